@@ -19,14 +19,14 @@ from mirage_nb.errors import MirageError, NoKernelError, StoreError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import TensorProgram
 from mirage_nb.runtime import requested
-from mirage_nb.runtime.by_range import ByRange
+from mirage_nb.runtime.contest.by_range import ByRange
+from mirage_nb.runtime.contest.tuning import ready_to_tune, tune
+from mirage_nb.runtime.contest.winner import Winner
+from mirage_nb.runtime.contest.without_gpu import FINALISTS, meanwhile
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.runtime.kernel.saved import load_kernel
 from mirage_nb.runtime.passes import Pass, Passes, Timed
-from mirage_nb.runtime.saved import load_kernel
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
-from mirage_nb.runtime.tuning import ready_to_tune, tune
-from mirage_nb.runtime.winner import Winner
-from mirage_nb.runtime.without_gpu import FINALISTS, meanwhile
 from mirage_nb.search import Limits, Switches, prepare, switched
 from mirage_nb.search.explain import explain
 from mirage_nb.search.session.findings import Bounds
@@ -37,7 +37,7 @@ from mirage_nb.search.sizes.explained import explain_estimate
 from mirage_nb.targets import Target, find_target
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.timing import Lap
+    from mirage_nb.runtime.contest.timing import Lap
 
 NO_KERNEL = "extend() searches on, build(candidate) takes a candidate whatever it costs; doctor says what is missing"
 NOT_YET = "result() waits for it; winners is empty until then"
@@ -415,7 +415,7 @@ def superoptimize(
             `{"sum_div": False}`. Without an axiom muGraphs that need it are not found; all are verified in any case.
         prunings: the same of `mirage_nb.search.PRUNINGS`.
         limits: what every graph-defined kernel has to keep to, as `Limits(blocks=(1, 264), without={"Accum concat"})`.
-        tolerance: how far kernels may be off: times what the program's own rounding explains (`verify.float_gate`).
+        tolerance: how far kernels may be off: times what the program's own rounding explains (`reals.float_gate`).
         precision: of products of f32: `f32` exactly, `3xtf32` (infinities become NaN) or `tf32`; errors are told.
 
     Returns:

@@ -17,7 +17,7 @@ from mirage_nb.verify.files import describe as describe_verdict
 from mirage_nb.verify.verdict import Verdict
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.timing import Lap
+    from mirage_nb.runtime.contest.timing import Lap
 
 SCHEMA = 1
 SHOWN_CANDIDATES = 8

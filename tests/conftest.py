@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from mirage_nb.runtime.artifacts import CPU_FOLDER, CUBIN_FOLDER
+from mirage_nb.runtime.execution.artifacts import CPU_FOLDER, CUBIN_FOLDER
 from tests.shares import SHARE, WHOLE
 
 # No deadline, and none for drawing examples: shared machines pause for longer than that takes. A failure prints how to

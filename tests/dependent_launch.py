@@ -13,7 +13,7 @@ from typing import Any
 
 import cupy
 
-from mirage_nb.runtime.kernel_driver import prepare_launch
+from mirage_nb.runtime.kernel.driver import prepare_launch
 
 Extents = tuple[int, int, int]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.runtime.emulate import CpuModule
-from mirage_nb.runtime.tensor_map import TensorMap
+from mirage_nb.runtime.execution.emulate import CpuModule
+from mirage_nb.runtime.execution.tensor_map import TensorMap
 from tests.device_cases import AMPERE, HOPPER, Array, Case, In, Map, Out, fresh
 
 CASES = {case.name: case for case in (*AMPERE, *HOPPER)}

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from mirage_nb.runtime.kernel_operators import decode
-from mirage_nb.runtime.kernel_plan import Apply, Plan, Tensor
-from mirage_nb.runtime.kernel_rows import LAUNCHES
-from mirage_nb.runtime.kernel_torch import BY_TORCH, go_of
+from mirage_nb.runtime.kernel.operators import decode
+from mirage_nb.runtime.kernel.plan import Apply, Plan, Tensor
+from mirage_nb.runtime.kernel.pytorch import BY_TORCH, go_of
+from mirage_nb.runtime.kernel.rows import LAUNCHES
 
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 ON_CPU = {("linear", "cublas"): "torch", **{("attention", by): "products" for by in ("flash", "cudnn", "efficient")}}

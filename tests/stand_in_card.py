@@ -13,21 +13,22 @@ import pytest
 
 from mirage_nb.codegen import Emitted, Options, emit
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime import heats, on_card, passes
-from mirage_nb.runtime.compile import Cubin
+from mirage_nb.runtime import passes
+from mirage_nb.runtime.contest import heats, on_card
+from mirage_nb.runtime.contest.trial import Outcome
+from mirage_nb.runtime.contest.winner import Winner
+from mirage_nb.runtime.execution.compile import Cubin
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.trial import Outcome
-from mirage_nb.runtime.winner import Winner
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
-from mirage_nb.verify.float_gate import FloatReport
+from mirage_nb.verify.reals.float_gate import FloatReport
 
 CARD = Gpu("Some card", 90, 132, "13.0", 60 * 2**20)
 CUBIN = Cubin(b"", "sm_90a", "", {}, None)
 
 
 def attach(monkeypatch: pytest.MonkeyPatch, race: object, finalists: int, richer: int) -> None:
-    """Attach it; `race` stands for `mirage_nb.runtime.race`."""
+    """Attach it; `race` stands for `mirage_nb.runtime.contest.race`."""
     monkeypatch.setattr(passes, "FINALISTS_GPU", finalists)
     monkeypatch.setattr(on_card, "RICHER", richer)
     monkeypatch.setattr("mirage_nb.pipeline.attached_gpu", lambda: CARD)
@@ -41,7 +42,7 @@ def attach(monkeypatch: pytest.MonkeyPatch, race: object, finalists: int, richer
     monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
     monkeypatch.setattr(passes.Passes, "make_gate", lambda self, trials, until=0.0: setattr(self, "gate", trials))
     monkeypatch.setattr(passes.Passes, "gated", lambda self, winner: winner)
-    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", race)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.contest.race", race)  # type: ignore[arg-type]
 
 
 def _emitted(graph: KernelGraph, target: Target, options: Options | None) -> tuple[Emitted, Cubin]:

@@ -323,7 +323,8 @@ def house() -> dict[Path, Source]:
 
 def snippet(name: str, text: str) -> Source:
     """`name` ends in a dot for a package's `__init__`."""
-    return Source(name.rstrip("."), text, ast.parse(text), name.endswith("."), frozenset({"mirage_nb.runtime.launch"}))
+    gated = frozenset({"mirage_nb.runtime.execution.launch"})
+    return Source(name.rstrip("."), text, ast.parse(text), name.endswith("."), gated)
 
 
 @pytest.mark.parametrize("rule", PACKAGE_RULES, ids=lambda rule: rule.__name__)
@@ -367,9 +368,9 @@ BAD: tuple[tuple[Rule, str, str], ...] = (
     (places, "mirage_nb.search.sessions", "import threading"),
     (places, "mirage_nb.search.saturation.closure", "import os\n\n\ndef f():\n    os.fork()"),
     (places, "mirage_nb.bench.tables", "import sqlite3"),
-    (places, "mirage_nb.runtime.compile", "import os\n\nHOME = os.environ['HOME']"),
-    (places, "mirage_nb.runtime.compile", "from os import getenv"),
-    (places, "mirage_nb.runtime.compile", "import os\n\nprint(os.getenv('HOME'))"),
+    (places, "mirage_nb.runtime.execution.compile", "import os\n\nHOME = os.environ['HOME']"),
+    (places, "mirage_nb.runtime.execution.compile", "from os import getenv"),
+    (places, "mirage_nb.runtime.execution.compile", "import os\n\nprint(os.getenv('HOME'))"),
     (star_imports, "mirage_nb.ir.", "from mirage_nb.ir.ops import *"),
     (star_imports, "mirage_nb.ir.", "from .ops import *"),
     (lazy_imports, "mirage_nb.ir.ops", "def f():\n    import math"),
@@ -379,8 +380,8 @@ BAD: tuple[tuple[Rule, str, str], ...] = (
     (lazy_imports, "mirage_nb.pipeline", "def f():\n    import torchvision"),
     (
         lazy_imports,
-        "mirage_nb.runtime.execute",
-        "def f():\n    from mirage_nb.runtime.compile import compile_cubin",
+        "mirage_nb.runtime.execution.execute",
+        "def f():\n    from mirage_nb.runtime.execution.compile import compile_cubin",
     ),
     (global_statements, "mirage_nb.pipeline", "def f():\n    global state\n    state = 1"),
     (mutable_state, "mirage_nb.pipeline", "seen = {}\n\n\ndef f(k):\n    seen[k] = 1"),
@@ -400,7 +401,7 @@ GOOD: tuple[tuple[Rule, str, str], ...] = (
     (ranks, "mirage_nb.search.session.progress", "from mirage_nb.verify.verdict import Verdict"),
     (ranks, "mirage_nb.", "def f():\n    from mirage_magics import load"),
     (ranks, "mirage_magics.", "from mirage_nb import superoptimize\nimport mirage_nb_extra"),
-    (places, "mirage_nb.runtime.launch", "import cupy\nimport subprocess"),
+    (places, "mirage_nb.runtime.execution.launch", "import cupy\nimport subprocess"),
     (places, "mirage_nb.search.session.background", "import threading"),
     (places, "mirage_nb.ir.ops", "import torchvision, os\n\nprint(os.path.sep)"),
     (places, "mirage_nb.pipeline", "from concurrent.futures import Executor"),
@@ -408,7 +409,7 @@ GOOD: tuple[tuple[Rule, str, str], ...] = (
     (star_imports, "mirage_nb.ir.", "from mirage_nb.ir.ops import OPS"),
     (lazy_imports, "mirage_nb.pipeline", "import math\n\nif True:\n    import cmath"),
     (lazy_imports, "mirage_nb.optimize.layout", "def f():\n    import z3"),
-    (lazy_imports, "mirage_nb.runtime.execute", "def f():\n    from .launch import GpuExecutable"),
+    (lazy_imports, "mirage_nb.runtime.execution.execute", "def f():\n    from .launch import GpuExecutable"),
     (lazy_imports, "mirage_nb.", "def __getattr__(name):\n    from mirage_nb import pipeline"),
     (lazy_imports, "mirage_nb.ir.show", "def f():\n    from mirage_nb.viz import picture"),
     (global_statements, "mirage_nb.pipeline", "def f(x):\n    def g():\n        nonlocal x\n        x = 2"),
@@ -436,13 +437,13 @@ def test_every_rule_has_snippets_of_both_kinds() -> None:
 
 def test_modules_that_need_an_extra_are_found() -> None:
     sources = [
-        snippet("mirage_nb.runtime.launch", "import cupy"),
-        snippet("mirage_nb.runtime.race", "from .launch import GpuExecutable"),
+        snippet("mirage_nb.runtime.execution.launch", "import cupy"),
+        snippet("mirage_nb.runtime.contest.race", "from ..execution.launch import GpuExecutable"),
         snippet("mirage_nb.runtime.typed", "if TYPE_CHECKING:\n    import torch"),
         snippet("mirage_nb.runtime.gpu", "def f():\n    import cupy"),
         snippet("mirage_nb.runtime.all", "from mirage_nb.runtime import gpu, typed"),
     ]
-    assert gated_modules(sources) == {"mirage_nb.runtime.launch", "mirage_nb.runtime.race"}
+    assert gated_modules(sources) == {"mirage_nb.runtime.execution.launch", "mirage_nb.runtime.contest.race"}
 
 
 def probe(statement: str) -> tuple[float, set[str]]:

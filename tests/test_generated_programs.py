@@ -14,7 +14,7 @@ from mirage_nb.bench.sessions import Fate, run_generated, summary
 from mirage_nb.codegen import emit
 from mirage_nb.errors import MirageError
 from mirage_nb.lang import FUNCTIONS, parse
-from mirage_nb.runtime.final import verify_final, verify_real
+from mirage_nb.runtime.contest.final import verify_final, verify_real
 from mirage_nb.search import EFFORTS, configurations, prepare
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.mailbox import Mailbox, Moment

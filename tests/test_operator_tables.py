@@ -9,9 +9,10 @@ import pytest
 from mirage_nb.codegen import operators
 from mirage_nb.interp import field, reference
 from mirage_nb.ir import OPS, OpKind, Trait
-from mirage_nb.runtime import torch_program
+from mirage_nb.runtime.execution import torch_program
 from mirage_nb.search.saturation import semantics
-from mirage_nb.verify import domain, roots
+from mirage_nb.verify.defined import domain
+from mirage_nb.verify.fields import roots
 from tests.codegen.test_cuda import ATTRIBUTES
 
 ELEMENTWISE = {kind for kind, spec in OPS.items() if Trait.ELEMENTWISE in spec.traits}

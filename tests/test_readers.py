@@ -21,7 +21,7 @@ from mirage_nb.errors import FormatError, MirageError
 from mirage_nb.ir.jsonform import parse_json, print_json
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import parse
-from mirage_nb.runtime.saved import file_text, load_kernel, lower
+from mirage_nb.runtime.kernel.saved import file_text, load_kernel, lower
 from mirage_nb.runtime.store import Store
 from mirage_nb.search.session.findings import Explored
 from mirage_nb.search.session.ledger import Facts

@@ -16,9 +16,9 @@ import pytest
 import mirage_nb
 from mirage_nb import Session, Store, TensorProgram, Winner, superoptimize
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.emulate import CpuModule
-from mirage_nb.runtime.execute import Prepared
-from mirage_nb.runtime.timing import Timing
+from mirage_nb.runtime.contest.timing import Timing
+from mirage_nb.runtime.execution.emulate import CpuModule
+from mirage_nb.runtime.execution.execute import Prepared
 from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot
 from mirage_nb.verify import Verdict
 

@@ -8,7 +8,7 @@ import pytest
 
 from mirage_nb.codegen import emit
 from mirage_nb.errors import TargetError
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS, Target, find_target
 from tests.mugraphs import cases
 

@@ -27,8 +27,8 @@ from mirage_nb.optimize import BlockPlan, Buffer, Options, Plan, default_options
 from mirage_nb.optimize.plan import RESERVED_BYTES, plan_chains, rewritten
 from mirage_nb.optimize.swizzle import SharedLayout, pitched
 from mirage_nb.pipeline import superoptimize
-from mirage_nb.runtime.buffers import draw_sample
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.buffers import draw_sample
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
@@ -155,8 +155,8 @@ def _known(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
 def _measure(name: str, batch: int, gpu: Gpu, winner: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     """A row for every switch. The muGraph and the way to emit it are those of a record, or of the winner of a
     search."""
-    from mirage_nb.runtime.launch import GpuExecutable  # CuPy, and below PyTorch: there is a GPU
-    from mirage_nb.runtime.race import race
+    from mirage_nb.runtime.contest.race import race
+    from mirage_nb.runtime.execution.launch import GpuExecutable  # CuPy, and below PyTorch: there is a GPU
 
     program = parse(workload(name), name=name)
     if "B" in program.sizes:

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.race import Peer, pytorch_peers
-from mirage_nb.runtime.torch_program import as_torch
+from mirage_nb.runtime.contest.race import Peer, pytorch_peers
+from mirage_nb.runtime.execution.torch_program import as_torch
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from mirage_nb.bench.share import share_of
 from mirage_nb.errors import MirageError, OptionError
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.race import Peer
+    from mirage_nb.runtime.contest.race import Peer
 
 
 def breadth_entries(wanted: str, share: str) -> tuple[Entry, ...]:

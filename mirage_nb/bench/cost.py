@@ -31,8 +31,8 @@ from mirage_nb.errors import MirageError, MissingPartError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import TensorProgram, parse
-from mirage_nb.runtime.buffers import draw_sample
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.buffers import draw_sample
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.search import (
     EFFORTS,
@@ -190,8 +190,8 @@ def _ranks(values: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _measure(program: TensorProgram, count: int, target: Target, gpu: Gpu) -> Iterator[dict[str, Any]]:
-    from mirage_nb.runtime.launch import GpuExecutable
-    from mirage_nb.runtime.race import race
+    from mirage_nb.runtime.contest.race import race
+    from mirage_nb.runtime.execution.launch import GpuExecutable
 
     sample = draw_sample(program.graph, 0)
     entries: dict[str, GpuExecutable] = {}

@@ -30,7 +30,7 @@ from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.runtime.side_by_side import lines_of
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.race import Peer
+    from mirage_nb.runtime.contest.race import Peer
 
 BUDGET = 18.0
 """Seconds of a session for a program, unless others are asked for: with its start and its end no more than 20."""
@@ -187,7 +187,7 @@ def entries(names: Sequence[str]) -> tuple[Entry, ...]:
 
 
 def _peers(program: TensorProgram) -> Mapping[str, Peer]:
-    from mirage_nb.runtime.race import pytorch_peers  # it needs PyTorch
+    from mirage_nb.runtime.contest.race import pytorch_peers  # it needs PyTorch
 
     return pytorch_peers(program.graph)
 

@@ -20,9 +20,9 @@ from mirage_nb.bench.kernels import program_of
 from mirage_nb.errors import MissingPartError, OptionError
 from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.pipeline import Session, superoptimize
+from mirage_nb.runtime.contest.remembered import forget
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.runtime.passes import Timed
-from mirage_nb.runtime.remembered import forget
 from mirage_nb.runtime.requested import precise
 from mirage_nb.targets import EXACT
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from mirage_nb.bench.baselines import sdpa_backends
 from mirage_nb.bench.problems import Problem
-from mirage_nb.runtime.race import Peer, pytorch_peers
+from mirage_nb.runtime.contest.race import Peer, pytorch_peers
 
 Idiom = Callable[..., Any]
 EPS = 1e-5

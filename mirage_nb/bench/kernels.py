@@ -1,7 +1,7 @@
 """`bench kernels`: our kernels against every peer, in one run on the attached GPU.
 
 For every workload: search, verify, compile and time as a user would, tune if asked to, then race the winner against
-the peers, back to back and behind a foreign kernel (see `runtime.timing`). Prints one line per workload and batch
+the peers, back to back and behind a foreign kernel (see `contest.timing`). Prints one line per workload and batch
 size: our median and spread, the practical floor and how near we are to it, the best correct peer, both ways, and the
 smaller of the two ratios, which is the one that counts; at the end their geometric mean. `--from FILE` prints and draws
 a record; it needs no GPU. A row's own times are back to back; `after` has those behind a foreign kernel.
@@ -30,13 +30,13 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.pipeline import Session, Winner, superoptimize
+from mirage_nb.runtime.contest.timing import Timing, time_launches
+from mirage_nb.runtime.execution.torch_program import torch_dtype
 from mirage_nb.runtime.gpu import TURN, Gpu, attached_gpu
-from mirage_nb.runtime.timing import Timing, time_launches
-from mirage_nb.runtime.torch_program import torch_dtype
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.race import Peer
+    from mirage_nb.runtime.contest.race import Peer
 
 OURS = "mirage_nb"
 Row = dict[str, Any]
@@ -207,8 +207,8 @@ def _ended(entry: Entry, asked: Asked) -> Session:
 
 def _measure(entry: Entry, session: Session, gpu: Gpu) -> Row:
     """The row of a session that has ended: its winner beside every peer."""
-    from mirage_nb.runtime.launch import GpuExecutable
-    from mirage_nb.runtime.race import doubt, race
+    from mirage_nb.runtime.contest.race import doubt, race
+    from mirage_nb.runtime.execution.launch import GpuExecutable
 
     program = entry.program
     winner = next(iter(session.winners), None)

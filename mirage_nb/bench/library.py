@@ -20,7 +20,7 @@ from mirage_nb.codegen import emit, variants
 from mirage_nb.errors import MirageError, MissingPartError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.gpu import TURN, Gpu, attached_gpu
 from mirage_nb.search.sizes.library import library_steps
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
@@ -70,8 +70,8 @@ def estimated(graph: KernelGraph, target: Target) -> float:
 
 def measured(text: str, target: Target, gpu: Gpu) -> Iterator[Row]:
     """A row for each way to launch the operators of a program."""
-    from mirage_nb.runtime.launch import GpuExecutable
-    from mirage_nb.runtime.race import race
+    from mirage_nb.runtime.contest.race import race
+    from mirage_nb.runtime.execution.launch import GpuExecutable
 
     graph = parse(text).graph
     ways: dict[str, Any] = {}

@@ -30,8 +30,8 @@ from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 if TYPE_CHECKING:
-    from mirage_nb.bench.layers import Config
-    from mirage_nb.bench.racing_models import Contestants
+    from mirage_nb.bench.pytorch.layers import Config
+    from mirage_nb.bench.pytorch.racing_models import Contestants
 
 Row = dict[str, Any]
 OURS = "mirage_nb"
@@ -63,7 +63,7 @@ def points_of(models: str, points: str, *, is_small: bool = False) -> tuple[Poin
         MissingPartError: there is no PyTorch.
     """
     try:
-        from mirage_nb.bench.layers import MODELS, small
+        from mirage_nb.bench.pytorch.layers import MODELS, small
     except ImportError as error:
         raise MissingPartError(f"models need PyTorch: {error}", hint="pip install 'mirage-nb[torch]'") from error
     names = [name for name in models.split(",") if name]
@@ -90,7 +90,7 @@ def run_models(points: Sequence[Point], options: argparse.Namespace) -> int:
         MissingPartError: no GPU, and no small layers were asked for.
         StoreError: the record cannot be written.
     """
-    from mirage_nb.bench.racing_models import contestants
+    from mirage_nb.bench.pytorch.racing_models import contestants
 
     gpu = attached_gpu()
     if gpu is None and not options.small:

@@ -41,7 +41,7 @@ def fates(names: Sequence[str] = ()) -> list[Fate]:
         MissingPartError: there is no PyTorch.
     """
     try:
-        from mirage_nb.bench.running_modules import fate, problems
+        from mirage_nb.bench.pytorch.running_modules import fate, problems
     except ImportError as error:
         raise MissingPartError(f"modules need PyTorch: {error}", hint="pip install 'mirage-nb[torch]'") from error
     known = problems()

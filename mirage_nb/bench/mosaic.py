@@ -24,10 +24,10 @@ from mirage_nb.bench.mosaic_shapes import QUICK, SHAPES, Shape, Way, orders, pro
 from mirage_nb.bench.share import share_of
 from mirage_nb.codegen import emit
 from mirage_nb.errors import MirageError, MissingPartError, OptionError
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.contest.timing import Contestant, set_count, time_interleaved
+from mirage_nb.runtime.execution.compile import compile_cubin
+from mirage_nb.runtime.execution.torch_program import torch_dtype
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
-from mirage_nb.runtime.timing import Contestant, set_count, time_interleaved
-from mirage_nb.runtime.torch_program import torch_dtype
 from mirage_nb.tile.instructions import Unit
 from mirage_nb.tile.tessellation import Kind, counts, tessellate
 
@@ -175,7 +175,7 @@ def measure(shape: Shape, gpu: Gpu, torch: Any) -> Row:
 
 def _ours(name: str, way: Way, product: _Product, gpu: Gpu, row: Row) -> Contestant | None:
     """One of our ways, checked; None if it is wrong."""
-    from mirage_nb.runtime.launch import GpuExecutable  # CuPy, an extra
+    from mirage_nb.runtime.execution.launch import GpuExecutable  # CuPy, an extra
 
     torch, target = product.torch, gpu.target()
     assert target is not None

@@ -1,7 +1,7 @@
 """`bench sanitize`: every kernel of a record under NVIDIA's compute-sanitizer, for wild accesses and for races.
 
 In: a record of `bench kernels`. Every row's muGraph, emitted as the row says, becomes a file that stands alone
-(`runtime.saved`), and the sanitizer runs its self-check (`runtime.sanitize`). Out: a line for every row and tool, and
+(`kernel.saved`), and the sanitizer runs its self-check (`runtime.sanitize`). Out: a line for every row and tool, and
 an exit code: 0 if all of them are clean and right. Needs a GPU and compute-sanitizer.
 """
 
@@ -20,10 +20,10 @@ from mirage_nb.bench.kernels import program_of, read_record, recorded_way
 from mirage_nb.codegen import emit
 from mirage_nb.errors import MissingPartError, OptionError
 from mirage_nb.ir.text import parse_graph
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.gpu import attached_gpu
+from mirage_nb.runtime.kernel.saved import lower, write_file
 from mirage_nb.runtime.sanitize import find_sanitizer, sanitized
-from mirage_nb.runtime.saved import lower, write_file
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 TOOLS = ("memcheck", "racecheck")

@@ -3,7 +3,7 @@
 In: seeds. Out: what became of the program of each, and counts: winners that are generated kernels, executed on the CPU
 edition (or the attached GPU) and compared with float64, winners of a library's kernels, and defects: internal errors,
 exceptions, programs without a kernel. Invariant: what counts as agreeing with float64 was executed by its session, on
-random and on hard inputs, and passed the gate (`verify.float_gate`).
+random and on hard inputs, and passed the gate (`verify.reals.float_gate`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 
 from mirage_nb.bench.generated import program
 from mirage_nb.pipeline import superoptimize
+from mirage_nb.runtime.contest.without_gpu import is_generated
 from mirage_nb.runtime.many_calls import one_thread
 from mirage_nb.runtime.side_by_side import lines_of
-from mirage_nb.runtime.without_gpu import is_generated
 
 INTERNAL = "internal error"
 SECONDS = 1.0

@@ -28,12 +28,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mirage_nb.bench.attacks import ATTACKS, refused
-from mirage_nb.bench.campaign import Contradiction
-from mirage_nb.bench.campaigns import Campaign, run
-from mirage_nb.bench.hostile import taken
 from mirage_nb.bench.machine import reading
 from mirage_nb.bench.search import machine
+from mirage_nb.bench.verification.attacks import ATTACKS, refused
+from mirage_nb.bench.verification.campaign import Contradiction
+from mirage_nb.bench.verification.campaigns import Campaign, run
+from mirage_nb.bench.verification.hostile import taken
 from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.errors import OptionError, StoreError
 from mirage_nb.interp.instance import CPU
@@ -42,10 +42,10 @@ from mirage_nb.lang import parse
 from mirage_nb.runtime.field_device import field_device
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration, tiny
 from mirage_nb.targets import DEFAULT_TARGET, find_target
-from mirage_nb.verify.drawn import known_program
-from mirage_nb.verify.exact import look
+from mirage_nb.verify.fields.drawn import known_program
 from mirage_nb.verify.proof import Proof, prove
-from mirage_nb.verify.reals import once_in_floats
+from mirage_nb.verify.reals.exact import look
+from mirage_nb.verify.reals.quick import once_in_floats
 from mirage_nb.verify.trials import Progress, screen, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 

@@ -6,7 +6,7 @@ says how pre-defined operators are run, so what was verified of the muGraph hold
 float64 like any other before it is timed or handed out.
 
 A row names its launches, the ways that libraries have to do the same, in the order in which they are tried;
-`runtime.kernel_rows` has their calls, and a test compares the two tables.
+`runtime.kernel.rows` has their calls, and a test compares the two tables.
 """
 
 from __future__ import annotations

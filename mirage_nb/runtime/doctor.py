@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mirage_nb.runtime.artifacts import distrusted
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.artifacts import distrusted
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.settings import Settings, read_settings
 from mirage_nb.targets import DEFAULT_TARGET, find_target

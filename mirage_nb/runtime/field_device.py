@@ -2,7 +2,7 @@
 
 In: nothing. Out: a `Device` for `verify`. Field arithmetic is that of `interp`, on CuPy arrays instead of NumPy's:
 whole numbers in 64 bits, and float64 matrix products of whole numbers whose sums stay below 2^53. So both give the
-same residues and the same verdict; `verify.large` says how that is seen to.
+same residues and the same verdict; `verify.fields.large` says how that is seen to.
 """
 
 from __future__ import annotations

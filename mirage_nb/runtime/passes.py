@@ -24,18 +24,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from mirage_nb.codegen import Emitted, LibraryCall, default_options, emit
 from mirage_nb.errors import CompileError, LaunchError, MirageError, MissingPartError
 from mirage_nb.ir.graph import few
-from mirage_nb.runtime.artifacts import distrusted
-from mirage_nb.runtime.compile import Cubin, compile_cubin
-from mirage_nb.runtime.early import FIRST_SECONDS, Early, Inputs
-from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.finalists import unique, varied
+from mirage_nb.runtime.contest.early import FIRST_SECONDS, Early, Inputs
+from mirage_nb.runtime.contest.finalists import unique, varied
+from mirage_nb.runtime.contest.heats import COMPILE_SECONDS, told
+from mirage_nb.runtime.contest.on_card import OnCard
+from mirage_nb.runtime.contest.precise import how_precise
+from mirage_nb.runtime.contest.trial import RAN, Outcome, Trials, draw_into, drawn, run_once, try_on_cpu
+from mirage_nb.runtime.contest.winner import Origin, Winner, WrongResult
+from mirage_nb.runtime.contest.without_gpu import WithoutGpu, here, is_generated
+from mirage_nb.runtime.execution.artifacts import distrusted
+from mirage_nb.runtime.execution.compile import Cubin, compile_cubin
+from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, busy_percent
-from mirage_nb.runtime.heats import COMPILE_SECONDS, told
-from mirage_nb.runtime.on_card import OnCard
-from mirage_nb.runtime.precise import how_precise
-from mirage_nb.runtime.trial import RAN, Outcome, Trials, draw_into, drawn, run_once, try_on_cpu
-from mirage_nb.runtime.winner import Origin, Winner, WrongResult
-from mirage_nb.runtime.without_gpu import WithoutGpu, here, is_generated
 from mirage_nb.search.composition import OWN_OPERATORS, UNSEARCHED
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
@@ -45,10 +45,10 @@ from mirage_nb.targets import PRECISIONS
 from mirage_nb.verify.verdict import Verdict
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.card_gate import CardGate
-    from mirage_nb.runtime.launch import GpuExecutable
-    from mirage_nb.runtime.race import Track
-    from mirage_nb.runtime.timing import Lap
+    from mirage_nb.runtime.contest.card_gate import CardGate
+    from mirage_nb.runtime.contest.race import Track
+    from mirage_nb.runtime.contest.timing import Lap
+    from mirage_nb.runtime.execution.launch import GpuExecutable
 
 T = TypeVar("T")
 Entry = tuple[Candidate, Emitted, Cubin]
@@ -274,7 +274,7 @@ class Passes:
         """Buffers to time on; None, and a message, where there is nothing to time with. Asked for by whoever has the
         card."""
         try:
-            from mirage_nb.runtime.race import Track
+            from mirage_nb.runtime.contest.race import Track
 
             if self._track is None:
                 self._track = Track(self.search.program, gpu)
@@ -287,7 +287,7 @@ class Passes:
 
     def trials(self) -> Trials:
         """Processes for first runs on the card."""
-        from mirage_nb.runtime.launch import lanes
+        from mirage_nb.runtime.execution.launch import lanes
 
         if self._early is not None and (warmed := self._early.lanes) is not None:
             return warmed
@@ -310,7 +310,7 @@ class Passes:
         """One run of each kernel, in processes of their own, side by side, to see that it ends; where the card takes
         one process only there is none. Yields the number of an entry, and what returns its outcome or raises, as they
         end, at most until the clock (`time.monotonic`) says so."""
-        from mirage_nb.runtime.launch import exclusive
+        from mirage_nb.runtime.execution.launch import exclusive
 
         if exclusive():
             yield from ((number, lambda: RAN) for number in range(len(entries)))
@@ -322,7 +322,7 @@ class Passes:
     def make_gate(self, trials: Trials, until: float = math.inf) -> None:
         """Lay what kernels are tried on on the card, once it is drawn, which `trials` do where nobody did. Raises
         LaunchError where nothing is drawn when the clock (`time.monotonic`) says so."""
-        from mirage_nb.runtime.card_gate import CardGate
+        from mirage_nb.runtime.contest.card_gate import CardGate
 
         if self._early is not None:
             self._early.drawn(until)
@@ -339,7 +339,7 @@ class Passes:
 
     def gated(self, winner: Winner) -> Winner:
         """A winner with what random and hard inputs showed of it. Raises as `Winner.judged`, and CardLost."""
-        from mirage_nb.runtime.launch import usable
+        from mirage_nb.runtime.execution.launch import usable
 
         assert self.gate is not None
         trying = partial(self.gate.outcome, cast("GpuExecutable", winner.executable), self.tolerance)
@@ -374,7 +374,7 @@ class Passes:
         self, candidate: Candidate, emitted: Emitted, cubin: Cubin, gpu: Gpu, outcome: Callable[[], Outcome]
     ) -> Winner:
         """A candidate with what its first runs showed. Raises what they raised, or what `Winner.judged` does."""
-        from mirage_nb.runtime.launch import GpuExecutable
+        from mirage_nb.runtime.execution.launch import GpuExecutable
 
         shown = self._traced("execute", candidate, outcome, lambda found: found.seconds)
         return Winner.judged(candidate, emitted, GpuExecutable(emitted, cubin, gpu), cubin, shown, self.origin)

@@ -22,8 +22,8 @@ from mirage_nb.ir import ArangeAttrs, DType, Input, KernelGraph, TensorType
 from mirage_nb.ir.sizes import size_of
 from mirage_nb.search.axes import Prepared, flat, prepare
 from mirage_nb.search.sizes.instantiate import small_program
-from mirage_nb.verify.float_gate import Picked, Reference, reference
-from mirage_nb.verify.indices import indices
+from mirage_nb.verify.fields.indices import indices
+from mirage_nb.verify.reals.float_gate import Picked, Reference, reference
 
 Array = NDArray[Any]
 

@@ -26,7 +26,7 @@ import mirage_nb.search
 from mirage_nb.errors import FormatError, GraphError, StoreError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import check
-from mirage_nb.runtime.artifacts import is_sealed, seal_of
+from mirage_nb.runtime.execution.artifacts import is_sealed, seal_of
 from mirage_nb.search.session.findings import Bounds, Explored, Findings
 from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.plain import MAX_TEXT, Memo, read, write

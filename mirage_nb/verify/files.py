@@ -16,7 +16,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.jsonform import parse_json
 from mirage_nb.ir.text import HEADER, parse_graph
 from mirage_nb.lang import parse
-from mirage_nb.verify.drawn import is_small
+from mirage_nb.verify.fields.drawn import is_small
 from mirage_nb.verify.proof import Proof, check, verify_and_prove
 from mirage_nb.verify.trials import TRIALS, Progress, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind

@@ -25,14 +25,14 @@ from mirage_nb.interp.field import FieldInstance, Noted, evaluate
 from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.interp.primes import PRIMES
 from mirage_nb.ir import KernelGraph
-from mirage_nb.verify.bound import trial_bound
-from mirage_nb.verify.drawn import Candidate, Program, draw_trial, is_small, known_program, trial_seed
-from mirage_nb.verify.large import Believed, DeviceFault
-from mirage_nb.verify.matching import Matching
-from mirage_nb.verify.reals import in_floats, once_in_floats, pairing
-from mirage_nb.verify.towers import Observer
+from mirage_nb.verify.fields.bound import trial_bound
+from mirage_nb.verify.fields.drawn import Candidate, Program, draw_trial, is_small, known_program, trial_seed
+from mirage_nb.verify.fields.large import Believed, DeviceFault
+from mirage_nb.verify.fields.matching import Matching
+from mirage_nb.verify.fields.towers import Observer
+from mirage_nb.verify.fields.work import SMALLER, TOO_LARGE
+from mirage_nb.verify.reals.quick import in_floats, once_in_floats, pairing
 from mirage_nb.verify.verdict import Looked, Outcome, Verdict, VerdictKind, Witness
-from mirage_nb.verify.work import SMALLER, TOO_LARGE
 
 __all__ = ["MAX_TRIALS", "TRIALS", "draw_trial", "screen", "trial_seed", "verify"]
 
@@ -358,7 +358,7 @@ class _Run:
 
     def _looked(self, secret: bytes, covered: bool) -> Looked:
         """Exact values; where not all elements can have them, float64 values of the others too."""
-        from mirage_nb.verify.exact import look
+        from mirage_nb.verify.reals.exact import look
 
         seed = pair_seed(self.program, self.candidate, secret)
         exact = look(self.program, self.candidate, seed, covered=covered)

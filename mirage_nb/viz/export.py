@@ -22,7 +22,7 @@ from mirage_nb.viz.tree import key, sampled
 
 if TYPE_CHECKING:
     from mirage_nb.pipeline import Session
-    from mirage_nb.runtime.timing import Lap
+    from mirage_nb.runtime.contest.timing import Lap
 
 OPENED_CANDIDATES = 12
 OPENED_PREFIXES = 40

@@ -15,8 +15,8 @@ from mirage_nb.codegen import Launch, Options
 from mirage_nb.errors import MirageError, OptionError, TargetError
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.buffers import draw_sample
-from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.execution.buffers import draw_sample
+from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.targets import find_target
 from tests.codegen import mugraphs
 

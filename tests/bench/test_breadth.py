@@ -31,7 +31,7 @@ def test_there_are_42_with_names_of_their_own() -> None:
 def test_what_pytorch_users_write_is_the_same_program(family: str) -> None:
     torch = pytest.importorskip("torch")
     from mirage_nb.bench.idioms import IDIOMS
-    from mirage_nb.runtime.torch_program import as_torch
+    from mirage_nb.runtime.execution.torch_program import as_torch
 
     if family not in IDIOMS:
         pytest.skip("its peers are its own operators")

@@ -8,7 +8,7 @@ import pytest
 from mirage_nb.bench.workloads import workload
 from mirage_nb.codegen import Options, emit
 from mirage_nb.lang import parse
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import block_of

@@ -13,13 +13,13 @@ from mirage_nb.bench.workloads import workload
 from mirage_nb.codegen import emit
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
-from mirage_nb.runtime.execute import CpuExecutable, Executable
+from mirage_nb.runtime.execution.execute import CpuExecutable, Executable
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.search import EFFORTS, configurations, prepare
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.worker import Mailbox, Task, explore
 from mirage_nb.targets import DEFAULT_TARGET, find_target
-from mirage_nb.verify.float_gate import Array, compare, reference
+from mirage_nb.verify.reals.float_gate import Array, compare, reference
 
 SAFE = ("attention_safe", "decode70b")
 LARGEST = 1000.0

@@ -12,7 +12,6 @@ pytest.importorskip("torch")
 
 import torch
 
-from mirage_nb.bench.layers import MODELS
 from mirage_nb.bench.models import (
     NAMES,
     OURS,
@@ -25,7 +24,8 @@ from mirage_nb.bench.models import (
     show_records,
     table,
 )
-from mirage_nb.bench.racing_models import Contestants
+from mirage_nb.bench.pytorch.layers import MODELS
+from mirage_nb.bench.pytorch.racing_models import Contestants
 from mirage_nb.errors import OptionError
 from mirage_nb.frontend.compiled.kernels import Kernels
 from mirage_nb.targets import find_target

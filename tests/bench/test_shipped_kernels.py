@@ -10,10 +10,10 @@ import pytest
 from mirage_nb.bench.kernels import program_of, recorded_way
 from mirage_nb.codegen import emit
 from mirage_nb.ir.text import parse_graph
-from mirage_nb.runtime.buffers import decode
-from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.execution.buffers import decode
+from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.targets import DEFAULT_TARGET, find_target
-from mirage_nb.verify.float_gate import compare, reference
+from mirage_nb.verify.reals.float_gate import compare, reference
 from tests.bench.shipped import shipped
 from tests.codegen.running import WAYS, draw
 

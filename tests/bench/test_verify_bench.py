@@ -14,9 +14,9 @@ import pytest
 
 from mirage_nb.__main__ import main
 from mirage_nb.bench import verify as verify_bench
-from mirage_nb.bench.campaign import HEAD, TEMPLATES, Expression, differs
-from mirage_nb.bench.campaigns import agree, found_in, run, searched
-from mirage_nb.bench.oracle import Arithmetic, Gap, points, steps_of
+from mirage_nb.bench.verification.campaign import HEAD, TEMPLATES, Expression, differs
+from mirage_nb.bench.verification.campaigns import agree, found_in, run, searched
+from mirage_nb.bench.verification.oracle import Arithmetic, Gap, points, steps_of
 from mirage_nb.bench.verify import candidates, summary, wrong_shifts
 from mirage_nb.bench.workloads import workload
 from mirage_nb.interp import evaluate

@@ -9,8 +9,8 @@ import numpy as np
 from mirage_nb.codegen import Emitted, Options, emit
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DType, KernelGraph
-from mirage_nb.runtime.buffers import decode, encode
-from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.execution.buffers import decode, encode
+from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.targets import TARGETS
 
 Arrays = list[np.ndarray[Any, Any]]

@@ -11,7 +11,7 @@ import pytest
 from mirage_nb.codegen import Launch, emit
 from mirage_nb.ir import AccumKind, ApplyAttrs, ArangeAttrs, DType, Input, KernelGraph, Op, OpKind, WhereAttrs
 from mirage_nb.optimize import plan
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.program import Loop, Program, flat
 from mirage_nb.tile.validate import validate

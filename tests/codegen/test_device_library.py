@@ -7,8 +7,8 @@ import re
 import pytest
 
 from mirage_nb.errors import CompileError
-from mirage_nb.runtime.compile import DEVICE_FOLDER, compile_cubin
-from mirage_nb.runtime.emulate import CpuModule
+from mirage_nb.runtime.execution.compile import DEVICE_FOLDER, compile_cubin
+from mirage_nb.runtime.execution.emulate import CpuModule
 from mirage_nb.targets import TARGETS
 from tests.device_cases import AMPERE, HOPPER, KERNELS
 

@@ -13,7 +13,7 @@ import pytest
 from mirage_nb.codegen import Launch, MapArg, Options, emit
 from mirage_nb.codegen.operators import CUDA
 from mirage_nb.ir import OPS, BlockGraph, KernelGraph, OpKind, Trait
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.targets import TARGETS
 from tests.codegen import mugraphs
 

@@ -21,8 +21,8 @@ import pytest
 from mirage_nb.codegen import Emitted, Launch, Options, TensorArg, emit, variants
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.compile import Cubin, compile_cubin
-from mirage_nb.runtime.kernel_driver import encode_map
+from mirage_nb.runtime.execution.compile import Cubin, compile_cubin
+from mirage_nb.runtime.kernel.driver import encode_map
 from mirage_nb.targets import TARGETS
 from tests.codegen import mugraphs
 

@@ -22,8 +22,8 @@ from mirage_nb.interp.field import FieldAlgebra, FieldInstance
 from mirage_nb.interp.reference import FloatAlgebra
 from mirage_nb.ir import OpKind
 from mirage_nb.optimize.overlap import Overlap
-from mirage_nb.runtime.compile import compile_cubin
-from mirage_nb.runtime.emulate import CpuModule
+from mirage_nb.runtime.execution.compile import compile_cubin
+from mirage_nb.runtime.execution.emulate import CpuModule
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.program import Program
 from mirage_nb.tile.run import run

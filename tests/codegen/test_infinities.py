@@ -15,8 +15,8 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import AccumKind, DimAttrs, DType, KernelGraph, Op, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
-from mirage_nb.runtime.buffers import Array, decode, encode
-from mirage_nb.runtime.kernel_operators import OPERATORS
+from mirage_nb.runtime.execution.buffers import Array, decode, encode
+from mirage_nb.runtime.kernel.operators import OPERATORS
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import run
 from tests.mugraphs import Block, one_kernel, tensor
@@ -155,7 +155,7 @@ def test_rescaled_sums_in_registers() -> None:
 
 def test_rescaled_sums_by_libraries() -> None:
     torch = pytest.importorskip("torch")
-    from mirage_nb.runtime.torch_program import TORCH
+    from mirage_nb.runtime.execution.torch_program import TORCH
 
     x, low = np.array([[np.nan, np.nan, 3.0, 0.5]]), float("-inf")
     for m, want in (([low, low, 1.0, 0.0], 3 + 0.5 * np.exp(-1)), ([low] * 4, np.nan), ([low, low, np.inf, 0], np.nan)):

@@ -17,7 +17,7 @@ from mirage_nb.errors import EmitError, LaunchError, ShapeError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.sizes import Cut, resized, size_of
 from mirage_nb.lang import parse
-from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import TOLERANCE, draw, errors

@@ -10,7 +10,7 @@ import pytest
 from mirage_nb.codegen import Options, emit
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.buffers import decode
+from mirage_nb.runtime.execution.buffers import decode
 from mirage_nb.search import EFFORTS, Budget, configurations, instances, prepare, run_configuration
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import draw, run

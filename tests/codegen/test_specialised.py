@@ -11,7 +11,7 @@ from mirage_nb.codegen import Launch, emit
 from mirage_nb.ir import DType, KernelGraph, OpKind
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.optimize import default_options, plan, variants
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.targets import TARGETS, Target
 from mirage_nb.tile.validate import validate
 from tests.codegen.mugraphs import linear, rmsnorm, split_linear

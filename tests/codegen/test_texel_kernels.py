@@ -12,7 +12,7 @@ from mirage_nb.errors import EmitError
 from mirage_nb.interp.reference import FloatAlgebra, evaluate_block
 from mirage_nb.ir import DType, KernelGraph, OpKind
 from mirage_nb.optimize import default_options, plan
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.tile.groups import rows_of
 from mirage_nb.tile.precision import allowed
 from mirage_nb.tile.program import Program
@@ -192,8 +192,8 @@ def test_no_spills(rows: int, columns: int, precision: str) -> None:
 ])  # fmt: skip
 def test_hard_inputs_on_the_card(precision: str, dtype: DType) -> None:
     """Rows and columns of every kind of numbers, each met by all: what the card makes of them is within the error."""
+    from mirage_nb.runtime.execution.launch import GpuExecutable
     from mirage_nb.runtime.gpu import attached_gpu
-    from mirage_nb.runtime.launch import GpuExecutable
 
     gpu, rows, columns = attached_gpu(), 256, 640
     assert gpu is not None

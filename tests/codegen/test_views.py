@@ -10,7 +10,7 @@ import pytest
 from mirage_nb.codegen import Emitted, Launch, emit
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import KernelGraph, Op, OpKind, ReshapeAttrs
-from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.targets import TARGETS
 from tests.mugraphs import Block, one_kernel, tensor
 

@@ -21,7 +21,7 @@ from mirage_nb.frontend.compiled import graphs, kernels
 from mirage_nb.frontend.compiled.graphs import MAX_SIZES, eager
 from mirage_nb.frontend.compiled.kernels import NO_TIME
 from mirage_nb.frontend.compiled.options import Options
-from mirage_nb.runtime.later import Later
+from mirage_nb.runtime.contest.later import Later
 from tests.frontend.traced import Backend, Block, Composed
 
 ROOT = Path(__file__).resolve().parents[2]

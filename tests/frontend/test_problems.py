@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from mirage_nb.bench.modules import Fate, fates, table
-from mirage_nb.bench.running_modules import problems
+from mirage_nb.bench.pytorch.running_modules import problems
 from mirage_nb.errors import OptionError
 
 AT_LEAST = 80

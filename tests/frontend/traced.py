@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mirage_nb.bench import running_modules
+from mirage_nb.bench.pytorch import running_modules
 from mirage_nb.errors import LaunchError
 from mirage_nb.frontend.compiled.backend import compile_inside, compile_with
 from mirage_nb.frontend.compiled.kernels import Found, Kernels

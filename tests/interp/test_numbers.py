@@ -15,7 +15,7 @@ from mirage_nb.interp import nodes, numbers, reference, slices
 from mirage_nb.interp.numbers import Hole, fmpq
 from mirage_nb.ir import OPS, KernelGraph, OpKind, Trait, formula
 from mirage_nb.lang import parse
-from mirage_nb.verify.exact import look
+from mirage_nb.verify.reals.exact import look
 from mirage_nb.verify.verdict import Outcome
 from tests.shares import examples
 from tests.strategies import arrays_for, mugraphs, programs

@@ -12,9 +12,9 @@ from mirage_nb import superoptimize
 from mirage_nb.errors import DTypeError, MirageError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.lang import parse
-from mirage_nb.runtime.buffers import draw
-from mirage_nb.verify.hard_inputs import DRAWS, hard_inputs
-from mirage_nb.verify.indices import indices
+from mirage_nb.runtime.execution.buffers import draw
+from mirage_nb.verify.fields.indices import indices
+from mirage_nb.verify.reals.hard_inputs import DRAWS, hard_inputs
 
 torch = pytest.importorskip("torch")
 

@@ -16,10 +16,10 @@ from mirage_nb.optimize.plan import variants
 from mirage_nb.predefined import ROWS, Match, matches, part
 from mirage_nb.predefined.patterns import attention
 from mirage_nb.predefined.reading import Reading
-from mirage_nb.runtime.buffers import draw_sample
-from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.kernel_operators import LIBRARY
-from mirage_nb.runtime.kernel_rows import LAUNCHES
+from mirage_nb.runtime.execution.buffers import draw_sample
+from mirage_nb.runtime.execution.execute import CpuExecutable
+from mirage_nb.runtime.kernel.operators import LIBRARY
+from mirage_nb.runtime.kernel.rows import LAUNCHES
 from mirage_nb.targets import find_target
 from tests.library_programs import OTHERWISE, WHOLE, Sample
 

@@ -12,11 +12,19 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.errors import MirageError
-from mirage_nb.runtime import artifacts
-from mirage_nb.runtime.artifacts import CPU_FOLDER, SECRET, ArtifactCache, digest, distrust, distrusted, own_folder
-from mirage_nb.runtime.compile import compile_cubin
 from mirage_nb.runtime.doctor import examine
-from mirage_nb.runtime.emulate import CpuModule
+from mirage_nb.runtime.execution import artifacts
+from mirage_nb.runtime.execution.artifacts import (
+    CPU_FOLDER,
+    SECRET,
+    ArtifactCache,
+    digest,
+    distrust,
+    distrusted,
+    own_folder,
+)
+from mirage_nb.runtime.execution.compile import compile_cubin
+from mirage_nb.runtime.execution.emulate import CpuModule
 from mirage_nb.settings import Settings
 
 KERNEL = '#include "mirage_device.cuh"\nextern "C" __global__ void k(float* y) { y[0] = 1; }'

@@ -14,9 +14,9 @@ from mirage_nb.errors import DTypeError, LaunchError, ShapeError
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType, Input, TensorType
 from mirage_nb.lang import parse
-from mirage_nb.runtime.buffers import STORED, accept, check_count, decode, draw_sample, encode, poisoned
-from mirage_nb.runtime.execute import as_declared
-from mirage_nb.verify.float_gate import Reference, compare
+from mirage_nb.runtime.execution.buffers import STORED, accept, check_count, decode, draw_sample, encode, poisoned
+from mirage_nb.runtime.execution.execute import as_declared
+from mirage_nb.verify.reals.float_gate import Reference, compare
 
 FLOATS = st.lists(st.floats(width=32), min_size=1, max_size=20)
 

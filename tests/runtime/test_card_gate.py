@@ -14,10 +14,10 @@ import pytest
 from mirage_nb.errors import LaunchError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.lang import parse
-from mirage_nb.runtime import card_gate
-from mirage_nb.runtime.card_gate import CardGate
-from mirage_nb.runtime.trial import draw_into
-from mirage_nb.verify.float_gate import Picked, Reference, compare
+from mirage_nb.runtime.contest import card_gate
+from mirage_nb.runtime.contest.card_gate import CardGate
+from mirage_nb.runtime.contest.trial import draw_into
+from mirage_nb.verify.reals.float_gate import Picked, Reference, compare
 
 torch = pytest.importorskip("torch")
 

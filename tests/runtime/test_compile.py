@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mirage_nb.errors import CompileError, MissingPartError
-from mirage_nb.runtime import compile as compile_module
-from mirage_nb.runtime.artifacts import ArtifactCache, digest
-from mirage_nb.runtime.compile import ResourceUsage, compile_cubin, read_usage, relevant
+from mirage_nb.runtime.execution import compile as compile_module
+from mirage_nb.runtime.execution.artifacts import ArtifactCache, digest
+from mirage_nb.runtime.execution.compile import ResourceUsage, compile_cubin, read_usage, relevant
 from mirage_nb.settings import Settings
 
 SOURCE = """#include "mirage_device.cuh"

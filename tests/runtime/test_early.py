@@ -15,13 +15,13 @@ import pytest
 from mirage_nb.codegen import Options
 from mirage_nb.errors import LaunchError
 from mirage_nb.lang import parse
-from mirage_nb.runtime import early
-from mirage_nb.runtime.early import AHEAD, Ahead, Early
+from mirage_nb.runtime.contest import early
+from mirage_nb.runtime.contest.early import AHEAD, Ahead, Early
+from mirage_nb.runtime.contest.later import Job
+from mirage_nb.runtime.contest.remembered import Remembered
+from mirage_nb.runtime.contest.timing import Lap
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
-from mirage_nb.runtime.later import Job
 from mirage_nb.runtime.passes import AT_LEAST_SECONDS, Passes
-from mirage_nb.runtime.remembered import Remembered
-from mirage_nb.runtime.timing import Lap
 from mirage_nb.search.composition import LIBRARY_AND_FUSED
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate, State
@@ -167,7 +167,7 @@ def test_the_programs_own_operators_are_timed_however_far_they_are_from_real_num
         return Lap("x", 0.0, None, "not captured")
 
     launch: Any = SimpleNamespace(GpuExecutable=lambda *given: SimpleNamespace(device="x"))
-    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.launch", launch)
+    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.execution.launch", launch)
     search: Any = SimpleNamespace(program=PROGRAM, seed=0, name="", target=find_target("h200"))
     passes = Passes(search, None)
     monkeypatch.setattr(passes, "track", lambda gpu: SimpleNamespace(lap=lap))

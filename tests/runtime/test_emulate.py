@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mirage_nb.errors import CompileError, LaunchError, MissingPartError
-from mirage_nb.runtime.emulate import CpuModule
-from mirage_nb.runtime.tensor_map import TensorMap
+from mirage_nb.runtime.execution.emulate import CpuModule
+from mirage_nb.runtime.execution.tensor_map import TensorMap
 from mirage_nb.settings import Settings, read_settings
 from tests.device_cases import compare
 from tests.emulation import CASES, HEAD, MODES, floats, launch, run
@@ -103,7 +103,7 @@ def test_the_shared_memory_of_a_block_is_counted_as_the_gpu_counts_it() -> None:
 
 @pytest.mark.parametrize("folder", ["/nowhere", "/proc"])
 def test_arrays_pass_through_the_disk_where_memory_has_no_folder(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_nb.runtime.emulate.MEMORY_FOLDER", folder)
+    monkeypatch.setattr("mirage_nb.runtime.execution.emulate.MEMORY_FOLDER", folder)
     y = floats()
     run("(float* y) {\n y[threadIdx.x] = 2;\n}", [y])
     assert y[31] == 2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.errors import LaunchError
-from mirage_nb.runtime.emulate import CpuModule
+from mirage_nb.runtime.execution.emulate import CpuModule
 from tests.device_cases import Case, compare
 from tests.emulation import CASES, HEAD, MODES, floats, launch, run
 

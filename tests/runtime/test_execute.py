@@ -13,9 +13,9 @@ from mirage_nb.errors import CompileError, DTypeError, LaunchError, MirageError,
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, TensorType, TransposeAttrs
 from mirage_nb.ir.text import parse_graph, print_graph
-from mirage_nb.runtime.buffers import decode, draw_sample
-from mirage_nb.runtime.compile import compile_cubin
-from mirage_nb.runtime.execute import CpuExecutable, as_declared
+from mirage_nb.runtime.execution.buffers import decode, draw_sample
+from mirage_nb.runtime.execution.compile import compile_cubin
+from mirage_nb.runtime.execution.execute import CpuExecutable, as_declared
 from mirage_nb.targets import find_target
 from tests.codegen import mugraphs
 
@@ -143,7 +143,7 @@ def test_views_and_predefined_operators_between_kernels() -> None:
 
 @pytest.mark.parametrize(("given", "said"), [((1, 1), "1 tensors for 2 inputs"), ((2, 2), "2 tensors for 1 outputs")])
 def test_a_call_is_not_bound_to_too_few_tensors_or_too_many(given: tuple[int, int], said: str) -> None:
-    launch = pytest.importorskip("mirage_nb.runtime.launch")
+    launch = pytest.importorskip("mirage_nb.runtime.execution.launch")
     executable = object.__new__(launch.GpuExecutable)  # without a card
     executable._emitted = emit(rmsnorm(), H200)
     executable._fits = Fitting(executable._emitted)

@@ -15,8 +15,8 @@ from mirage_nb.codegen import emit
 from mirage_nb.errors import SearchError
 from mirage_nb.lang import parse
 from mirage_nb.optimize import default_options
-from mirage_nb.runtime.confirm import Confirmation
-from mirage_nb.runtime.final import verify_final, verify_real
+from mirage_nb.runtime.contest.confirm import Confirmation
+from mirage_nb.runtime.contest.final import verify_final, verify_real
 from mirage_nb.search.composition import OWN_OPERATORS
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.tile.text import parse_program, print_program

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.compile import compile_cubin
 
 pytestmark = pytest.mark.gpu
 
@@ -135,7 +135,7 @@ def test_two_kernels_run_at_the_same_time(cupy: Any, kernels: Any, tensors: tupl
 def test_refusals_become_ordinary_launches(
     cupy: Any, kernels: Any, tensors: tuple[Any, Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mirage_nb.runtime import kernel_driver
+    from mirage_nb.runtime.kernel import driver as kernel_driver
 
     real, x, y, z = kernel_driver.driver_function, *tensors
     asked: list[int] = []

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_nb.runtime.compile import compile_cubin
-from mirage_nb.runtime.kernel_driver import encode_map
-from mirage_nb.runtime.tensor_map import MapShape
+from mirage_nb.runtime.execution.compile import compile_cubin
+from mirage_nb.runtime.execution.tensor_map import MapShape
+from mirage_nb.runtime.kernel.driver import encode_map
 from tests.device_cases import AMPERE, HOPPER, Case, In, Map, Out, compare, fresh
 
 pytestmark = pytest.mark.gpu

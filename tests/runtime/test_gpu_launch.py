@@ -14,8 +14,8 @@ from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import parse
-from mirage_nb.runtime.buffers import draw_sample
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.buffers import draw_sample
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from tests.codegen import mugraphs
@@ -50,7 +50,7 @@ def cupy() -> Any:
 
 
 def executable(gpu: Gpu, graph: KernelGraph) -> Any:
-    from mirage_nb.runtime.launch import GpuExecutable
+    from mirage_nb.runtime.execution.launch import GpuExecutable
 
     target = gpu.target() or find_target(DEFAULT_TARGET)
     emitted = emit(graph, target)
@@ -264,7 +264,7 @@ def test_a_check_compares_with_float64(rmsnorm: Any) -> None:
 
 
 def test_a_cubin_of_another_card_is_refused(gpu: Gpu) -> None:
-    from mirage_nb.runtime.launch import GpuExecutable
+    from mirage_nb.runtime.execution.launch import GpuExecutable
 
     other = find_target("rtx4090" if gpu.capability != 89 else "a100")
     if gpu.runs(other):
@@ -275,7 +275,7 @@ def test_a_cubin_of_another_card_is_refused(gpu: Gpu) -> None:
 
 
 def test_a_race_times_those_that_are_right(rmsnorm: Any, gpu: Gpu, torch: Any) -> None:
-    from mirage_nb.runtime.race import Peer, pytorch_peers, race
+    from mirage_nb.runtime.contest.race import Peer, pytorch_peers, race
 
     program = parse(PROGRAM).graph
     eager = pytorch_peers(program)["eager"]

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_nb.runtime.kernel_library import library_call
-from mirage_nb.runtime.kernel_operators import OPERATORS, STORED, decode, encode
-from mirage_nb.runtime.kernel_plan import Apply, Tensor
-from mirage_nb.runtime.kernel_products import matrix_product
+from mirage_nb.runtime.kernel.library import library_call
+from mirage_nb.runtime.kernel.operators import OPERATORS, STORED, decode, encode
+from mirage_nb.runtime.kernel.plan import Apply, Tensor
+from mirage_nb.runtime.kernel.products import matrix_product
 
 pytestmark = pytest.mark.gpu
 

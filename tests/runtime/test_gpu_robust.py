@@ -16,10 +16,11 @@ import pytest
 from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import LaunchError
-from mirage_nb.runtime import heats, passes
-from mirage_nb.runtime.compile import Cubin, compile_cubin
+from mirage_nb.runtime import passes
+from mirage_nb.runtime.contest import heats
+from mirage_nb.runtime.contest.trial import Trials, run_once
+from mirage_nb.runtime.execution.compile import Cubin, compile_cubin
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
-from mirage_nb.runtime.trial import Trials, run_once
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from tests.codegen import mugraphs
 
@@ -143,7 +144,8 @@ LOST = """
 import sys, time
 import cupy
 from mirage_nb import superoptimize
-from mirage_nb.runtime import passes, race
+from mirage_nb.runtime import passes
+from mirage_nb.runtime.contest import race
 passes.FINALISTS_GPU = 6
 passes.Passes.begin = lambda self: None
 timed, laps = race.Track.lap, []

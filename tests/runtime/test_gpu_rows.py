@@ -14,11 +14,11 @@ from mirage_nb.codegen import emit
 from mirage_nb.lang import parse
 from mirage_nb.optimize import default_options
 from mirage_nb.predefined import matches
-from mirage_nb.runtime.buffers import draw_sample
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.buffers import draw_sample
+from mirage_nb.runtime.execution.compile import compile_cubin
+from mirage_nb.runtime.execution.torch_program import torch_dtype
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
-from mirage_nb.runtime.saved import lower, write_file
-from mirage_nb.runtime.torch_program import torch_dtype
+from mirage_nb.runtime.kernel.saved import lower, write_file
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from tests.library_programs import WHOLE, Sample
 
@@ -52,7 +52,7 @@ NAMES = [f"{name}, {launch_of(name, way)}" for name, way in CASES]
 def test_every_launch_is_right_and_stays_right_in_cuda_graphs(gpu: Gpu, name: str, way: int) -> None:
     import torch
 
-    from mirage_nb.runtime.launch import GpuExecutable
+    from mirage_nb.runtime.execution.launch import GpuExecutable
 
     made = emitted(WHOLE[name], way)
     ready = GpuExecutable(made, compile_cubin(made.source, find_target(DEFAULT_TARGET).arch), gpu)
@@ -91,7 +91,7 @@ def test_saved_files_run_without_the_package(gpu: Gpu, name: str, tmp_path: Path
 def test_kernels_of_several_libraries_wait_for_each_other_on_the_default_stream(gpu: Gpu) -> None:
     import torch
 
-    from mirage_nb.runtime.launch import GpuExecutable
+    from mirage_nb.runtime.execution.launch import GpuExecutable
 
     text = "X: f32[8192,8192]\nW: f32[8192,64]\nreturn layer_norm(exp(X * 0.1)) @ W"
     made = emitted(Sample(text, "norm", ("torch",)), 1)
@@ -111,8 +111,8 @@ def test_calls_with_the_same_buffers_become_a_graph(gpu: Gpu) -> None:
     """Enqueueing thirty operators one by one takes a tenth of a millisecond; a graph of them a tenth of that."""
     import torch
 
-    from mirage_nb.runtime.launch import GpuExecutable
-    from mirage_nb.runtime.timing import time_launches
+    from mirage_nb.runtime.contest.timing import time_launches
+    from mirage_nb.runtime.execution.launch import GpuExecutable
 
     made = emitted(Sample("X: f16[64,64]\nY = X\nfor i in range(10):\n    Y = exp(sin(Y)) * X\nreturn Y", "", ()), 0)
     ready = GpuExecutable(made, compile_cubin(made.source, find_target(DEFAULT_TARGET).arch), gpu)

@@ -12,10 +12,10 @@ from mirage_nb.codegen import Launch, emit, variants
 from mirage_nb.errors import EmitError, ShapeError
 from mirage_nb.ir.sizes import resized
 from mirage_nb.lang import parse
-from mirage_nb.runtime.buffers import draw_sample
-from mirage_nb.runtime.compile import compile_cubin
+from mirage_nb.runtime.execution.buffers import draw_sample
+from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
-from mirage_nb.runtime.saved import load_kernel, lower, write_file
+from mirage_nb.runtime.kernel.saved import load_kernel, lower, write_file
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 
@@ -58,7 +58,7 @@ def kernels(name: str, most: int) -> list[Any]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_extent_is_right(name: str, gpu: Gpu) -> None:
-    from mirage_nb.runtime.launch import GpuExecutable
+    from mirage_nb.runtime.execution.launch import GpuExecutable
 
     program = parse(f"B: size(64)\n{PROGRAMS[name]}").graph
     samples = {extent: draw_sample(resized(program, extent), extent) for extent in EXTENTS}
@@ -71,7 +71,7 @@ def test_every_extent_is_right(name: str, gpu: Gpu) -> None:
 
 def test_a_saved_file_and_a_call_in_a_loop(gpu: Gpu, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from mirage_nb.runtime.launch import GpuExecutable
+    from mirage_nb.runtime.execution.launch import GpuExecutable
 
     program = parse(f"B: size(64)\n{PROGRAMS['rmsnorm']}").graph
     emitted = next(e for e in kernels("rmsnorm", 1) if any(isinstance(s, Launch) for s in e.launches))

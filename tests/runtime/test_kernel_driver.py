@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mirage_nb.runtime import kernel_driver
-from mirage_nb.runtime.kernel_driver import replayed
+from mirage_nb.runtime.kernel import driver as kernel_driver
+from mirage_nb.runtime.kernel.driver import replayed
 
 STREAM = 2**40 + 8
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from mirage_nb.runtime.kernel_library import Temporaries
-from mirage_nb.runtime.kernel_plan import KernelError
-from mirage_nb.runtime.kernel_products import Ending, Places, Product, fastest, matrix_product
+from mirage_nb.runtime.kernel.library import Temporaries
+from mirage_nb.runtime.kernel.plan import KernelError
+from mirage_nb.runtime.kernel.products import Ending, Places, Product, fastest, matrix_product
 
 EXTENTS = st.integers(1, 3)
 

@@ -16,14 +16,14 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import FUNCTIONS, OPERATORS, parse
 from mirage_nb.lang.functions import EXAMPLE_INPUTS
 from mirage_nb.optimize import default_options
-from mirage_nb.runtime import kernel_operators
-from mirage_nb.runtime.buffers import draw_sample
-from mirage_nb.runtime.kernel_operators import PRIMITIVES
-from mirage_nb.runtime.kernel_plan import Apply
-from mirage_nb.runtime.kernel_torch import BY_TORCH, go_of, stream_at
-from mirage_nb.runtime.saved import lower, plain_attrs
+from mirage_nb.runtime.execution.buffers import draw_sample
+from mirage_nb.runtime.kernel import operators as kernel_operators
+from mirage_nb.runtime.kernel.operators import PRIMITIVES
+from mirage_nb.runtime.kernel.plan import Apply
+from mirage_nb.runtime.kernel.pytorch import BY_TORCH, go_of, stream_at
+from mirage_nb.runtime.kernel.saved import lower, plain_attrs
 from mirage_nb.targets import find_target
-from mirage_nb.verify.float_gate import compare
+from mirage_nb.verify.reals.float_gate import compare
 from tests.library_programs import WHOLE
 
 torch = pytest.importorskip("torch")

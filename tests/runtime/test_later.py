@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from mirage_nb.runtime.later import Job, Later
+from mirage_nb.runtime.contest.later import Job, Later
 
 
 def test_one_thread_does_jobs_in_their_order_and_keeps_what_they_raise() -> None:

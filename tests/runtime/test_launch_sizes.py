@@ -14,12 +14,12 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.sizes import resized
 from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session, superoptimize
-from mirage_nb.runtime.buffers import draw_sample
-from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.kernel_plan import KernelError, read_plan, write_plan
-from mirage_nb.runtime.saved import load_kernel, lower, write_file
-from mirage_nb.runtime.torch_operator import torch_operator
-from mirage_nb.runtime.trial import tried
+from mirage_nb.runtime.contest.trial import tried
+from mirage_nb.runtime.execution.buffers import draw_sample
+from mirage_nb.runtime.execution.execute import CpuExecutable
+from mirage_nb.runtime.execution.torch_operator import torch_operator
+from mirage_nb.runtime.kernel.plan import KernelError, read_plan, write_plan
+from mirage_nb.runtime.kernel.saved import load_kernel, lower, write_file
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
 from mirage_nb.targets import TARGETS
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from mirage_nb.lang import parse
-from mirage_nb.runtime import on_card
+from mirage_nb.runtime.contest import on_card
+from mirage_nb.runtime.contest.on_card import LEAST_SECONDS, RACE_SECONDS, SESSION_SECONDS, OnCard, met
+from mirage_nb.runtime.contest.winner import Origin, PoorResult, Winner
 from mirage_nb.runtime.gpu import CardLost, Gpu
-from mirage_nb.runtime.on_card import LEAST_SECONDS, RACE_SECONDS, SESSION_SECONDS, OnCard, met
 from mirage_nb.runtime.passes import Passes
-from mirage_nb.runtime.winner import Origin, PoorResult, Winner
 from mirage_nb.search.composition import OWN_OPERATORS
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import find_target
@@ -61,7 +61,7 @@ def test_how_long_the_steps_may_take(left: float, since: float, seconds: float) 
 def test_without_a_limit_a_slow_step_leaves_something_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     limited, free = OnCard(passes(20.0, 20.0), CARD), OnCard(passes(math.inf, 20.0), CARD)
     now = time.monotonic() + 60.0
-    monkeypatch.setattr("mirage_nb.runtime.on_card.time.monotonic", lambda: now)
+    monkeypatch.setattr("mirage_nb.runtime.contest.on_card.time.monotonic", lambda: now)
     assert limited.left < 0 < free.left == on_card.STEP_SECONDS
 
 

@@ -15,9 +15,9 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import FUNCTIONS, OPERATORS, parse
 from mirage_nb.lang.functions import EXAMPLE_INPUTS
-from mirage_nb.runtime.kernel_operators import run_program
-from mirage_nb.runtime.saved import plain_attrs
-from mirage_nb.runtime.torch_program import TORCH_DTYPE, as_torch
+from mirage_nb.runtime.execution.torch_program import TORCH_DTYPE, as_torch
+from mirage_nb.runtime.kernel.operators import run_program
+from mirage_nb.runtime.kernel.saved import plain_attrs
 from mirage_nb.verify.trials import verify
 
 ROWS = [*FUNCTIONS.values(), *OPERATORS.values()]

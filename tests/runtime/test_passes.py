@@ -18,14 +18,15 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
 from mirage_nb.report import to_json
-from mirage_nb.runtime import early, heats, passes
+from mirage_nb.runtime import passes
+from mirage_nb.runtime.contest import early, heats
+from mirage_nb.runtime.contest.timing import Lap, Timing
+from mirage_nb.runtime.contest.trial import Outcome
+from mirage_nb.runtime.contest.winner import Winner
 from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, Turn
-from mirage_nb.runtime.timing import Lap, Timing
-from mirage_nb.runtime.trial import Outcome
-from mirage_nb.runtime.winner import Winner
 from mirage_nb.search.composition import OWN_OPERATORS, UNSEARCHED
 from mirage_nb.search.session.progress import Candidate
-from mirage_nb.verify.float_gate import FloatReport, GateReport, SampleReport
+from mirage_nb.verify.reals.float_gate import FloatReport, GateReport, SampleReport
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.codegen import mugraphs
 from tests.stand_in_card import CARD, attach
@@ -67,7 +68,7 @@ def test_finalists_are_of_every_kind_that_is_near_and_of_every_configuration() -
 
 
 class Race:
-    """Stands for `mirage_nb.runtime.race`: the later a contestant entered, the faster it is."""
+    """Stands for `mirage_nb.runtime.contest.race`: the later a contestant entered, the faster it is."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], list[str]]] = []
@@ -246,7 +247,7 @@ def test_a_card_that_others_use_is_doubted(card: Race, monkeypatch: pytest.Monke
 
 
 def test_a_card_without_nvrtc_or_torch(card: Race, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.race", None)
+    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.contest.race", None)
     session = finished()
     assert session.best is not None and session.best.candidate.time_us is None
     assert [m for m in session.snapshot().messages if "nothing was timed" in m]

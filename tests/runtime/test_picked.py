@@ -13,9 +13,9 @@ from mirage_nb.bench.problems import Problem
 from mirage_nb.errors import ShapeError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
-from mirage_nb.runtime.buffers import decode, draw, draw_sample
+from mirage_nb.runtime.execution.buffers import decode, draw, draw_sample
 from mirage_nb.runtime.picked import picking, right_for
-from mirage_nb.verify.float_gate import compare, reference
+from mirage_nb.verify.reals.float_gate import compare, reference
 from tests.shares import examples
 from tests.strategies import programs
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mirage_nb.runtime.contest.timing import Lap, Timing
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.timing import Lap, Timing
 
 pytest.importorskip("cupy")
 pytest.importorskip("torch")
@@ -20,7 +20,7 @@ def test_the_longer_of_both_times_counts() -> None:
 
 
 def test_times_that_vary_are_doubted_when_most_of_them_do() -> None:
-    from mirage_nb.runtime.race import doubt
+    from mirage_nb.runtime.contest.race import doubt
 
     steady, noisy = (Lap(f"x{high}", 0.0, Timing("x", 10.0, 9.0, high, 9)) for high in (11.0, 30.0))
     untimed = Lap("y", None, None, "out of memory")

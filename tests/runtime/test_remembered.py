@@ -11,8 +11,8 @@ import pytest
 
 from mirage_nb.codegen import Options
 from mirage_nb.lang import parse
+from mirage_nb.runtime.contest.remembered import FOLDER, forget, remember, remembered
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.remembered import FOLDER, forget, remember, remembered
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import find_target
 from mirage_nb.verify.verdict import Verdict, VerdictKind

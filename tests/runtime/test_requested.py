@@ -8,7 +8,7 @@ from mirage_nb.codegen import emit
 from mirage_nb.errors import OptionError
 from mirage_nb.lang import parse
 from mirage_nb.runtime import requested
-from mirage_nb.runtime.trial import try_on_cpu
+from mirage_nb.runtime.contest.trial import try_on_cpu
 from mirage_nb.targets import find_target
 from tests.codegen import mugraphs
 

@@ -23,13 +23,14 @@ from mirage_nb.interp import evaluate
 from mirage_nb.ir import OPS, KernelGraph, Level, OpKind, formula
 from mirage_nb.ir.fields import FIELDS
 from mirage_nb.lang import parse
-from mirage_nb.runtime import kernel, saved
-from mirage_nb.runtime.compile import compile_cubin
-from mirage_nb.runtime.kernel import Kernel
-from mirage_nb.runtime.kernel_driver import compiled
-from mirage_nb.runtime.kernel_operators import OPERATORS, PRIMITIVES, decode, encode
-from mirage_nb.runtime.kernel_plan import ATTRS, Apply, KernelError, Launch, Plan, Tensor, read_plan, write_plan
-from mirage_nb.runtime.saved import file_text, flattened, load_kernel, lower, write_file
+from mirage_nb.runtime.execution.compile import compile_cubin
+from mirage_nb.runtime.kernel import call as kernel
+from mirage_nb.runtime.kernel import saved
+from mirage_nb.runtime.kernel.call import Kernel
+from mirage_nb.runtime.kernel.driver import compiled
+from mirage_nb.runtime.kernel.operators import OPERATORS, PRIMITIVES, decode, encode
+from mirage_nb.runtime.kernel.plan import ATTRS, Apply, KernelError, Launch, Plan, Tensor, read_plan, write_plan
+from mirage_nb.runtime.kernel.saved import file_text, flattened, load_kernel, lower, write_file
 from mirage_nb.targets import find_target
 from tests.bench.test_workloads import shrink
 from tests.clock import cpu_limit

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mirage_nb.errors import LaunchError
-from mirage_nb.runtime.kernel_driver import MAP_BYTES, encode_map
-from mirage_nb.runtime.kernel_plan import KernelError
-from mirage_nb.runtime.tensor_map import MapShape, TensorMap, encode_cpu
+from mirage_nb.runtime.execution.tensor_map import MapShape, TensorMap, encode_cpu
+from mirage_nb.runtime.kernel.driver import MAP_BYTES, encode_map
+from mirage_nb.runtime.kernel.plan import KernelError
 
 
 def test_strides_are_those_of_numpy() -> None:

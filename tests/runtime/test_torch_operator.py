@@ -10,8 +10,8 @@ import torch
 from mirage_nb.codegen import emit
 from mirage_nb.errors import DTypeError, MirageError, OptionError, ShapeError
 from mirage_nb.lang import parse
-from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.torch_operator import schema_of, torch_operator
+from mirage_nb.runtime.execution.execute import CpuExecutable
+from mirage_nb.runtime.execution.torch_operator import schema_of, torch_operator
 from mirage_nb.targets import find_target
 from tests.codegen import mugraphs
 

@@ -12,7 +12,7 @@ from mirage_nb.errors import DTypeError, GraphError
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import OPS, ConstAttrs, DType, Input, KernelGraph, Level, Op, OpKind, TensorType, Trait
 from mirage_nb.lang import parse
-from mirage_nb.runtime.torch_program import TORCH, as_torch, check_dtype, torch_dtype
+from mirage_nb.runtime.execution.torch_program import TORCH, as_torch, check_dtype, torch_dtype
 from tests.mugraphs import rmsnorm
 from tests.shares import examples
 from tests.strategies import arrays_for, programs

@@ -16,14 +16,14 @@ from mirage_nb.codegen import Launch, LibraryCall, emit
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
-from mirage_nb.runtime.buffers import Sample, draw_sample
-from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.trial import HARD_CPU, Hard, Trials, draw_hard, draw_into, hard_names, tried, try_on_cpu
+from mirage_nb.runtime.contest.trial import HARD_CPU, Hard, Trials, draw_hard, draw_into, hard_names, tried, try_on_cpu
+from mirage_nb.runtime.execution.buffers import Sample, draw_sample
+from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search.composition import library_and_fused
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.targets import find_target
-from mirage_nb.verify.float_gate import reference
-from mirage_nb.verify.hard_inputs import DRAWS
+from mirage_nb.verify.reals.float_gate import reference
+from mirage_nb.verify.reals.hard_inputs import DRAWS
 from tests.codegen import mugraphs
 
 H200 = find_target("h200")

@@ -14,12 +14,21 @@ from mirage_nb import superoptimize
 from mirage_nb.errors import LaunchError, MissingPartError, OptionError
 from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
-from mirage_nb.runtime import on_card, passes, tuning
-from mirage_nb.runtime.finalists import calibrated, next_ones, structure_of
+from mirage_nb.runtime import passes
+from mirage_nb.runtime.contest import on_card, tuning
+from mirage_nb.runtime.contest.finalists import calibrated, next_ones, structure_of
+from mirage_nb.runtime.contest.timing import (
+    Contestant,
+    Lane,
+    Lap,
+    Timing,
+    time_interleaved,
+    time_launches,
+    time_quickly,
+)
+from mirage_nb.runtime.contest.tuning import more_instances
+from mirage_nb.runtime.contest.winner import Winner
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.timing import Contestant, Lane, Lap, Timing, time_interleaved, time_launches, time_quickly
-from mirage_nb.runtime.tuning import more_instances
-from mirage_nb.runtime.winner import Winner
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
@@ -128,13 +137,13 @@ class FakeTorch:
 def test_the_slow_are_timed_for_a_few_replays(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = FakeTorch()
     replays = torch.work(*(24 * us for us in (1.0, 30.0, 24.0, 26.0, 25.0)))
-    monkeypatch.setattr("mirage_nb.runtime.timing._capture", torch.replaying(replays))
+    monkeypatch.setattr("mirage_nb.runtime.contest.timing._capture", torch.replaying(replays))
     contestant = Contestant("x", [torch.work(25.0)])
     slow = time_quickly(contestant, torch, 10.0)
     assert slow is not None and slow.repeats == 3 and slow.median_us == 26.0
     quick = time_quickly(contestant, torch, 30.0)
     assert quick is not None and quick.repeats == 16
-    monkeypatch.setattr("mirage_nb.runtime.timing._capture", lambda c, t: None)
+    monkeypatch.setattr("mirage_nb.runtime.contest.timing._capture", lambda c, t: None)
     assert time_quickly(contestant, torch, 30.0) is None
 
 
@@ -146,7 +155,7 @@ def test_the_hopeless_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
         captured.append(len(steps) - 2)  # the events
         return SimpleNamespace(replay=lambda: [step() for step in steps])
 
-    monkeypatch.setattr("mirage_nb.runtime.timing._capture", capture)
+    monkeypatch.setattr("mirage_nb.runtime.contest.timing._capture", capture)
     for us, limit, graphs in ((20e3, 30.0, [1]), (700.0, 100.0, [24]), (80.0, 2.0, [24])):
         captured.clear()
         timing = time_quickly(Contestant("x", [torch.work(us)] * 3), torch, limit)
@@ -159,7 +168,7 @@ def test_the_hopeless_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_host_that_is_late_makes_nothing_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Library kernels of 0.2 ms took 50 ms to be called beside a search, and were timed no more."""
     torch = FakeTorch()
-    monkeypatch.setattr("mirage_nb.runtime.timing._capture", torch.replaying(torch.work(200.0, 24 * 200.0)))
+    monkeypatch.setattr("mirage_nb.runtime.contest.timing._capture", torch.replaying(torch.work(200.0, 24 * 200.0)))
     timing = time_quickly(Contestant("library", [torch.work(5e4)] * 3), torch, 250.0)
     assert timing is not None and timing.median_us == 200.0
 
@@ -167,7 +176,7 @@ def test_a_host_that_is_late_makes_nothing_hopeless(monkeypatch: pytest.MonkeyPa
 def test_what_only_a_first_call_makes_ready_is_no_part_of_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library's kernel takes memory for every set of buffers when it is called for the first time."""
     torch = FakeTorch()
-    monkeypatch.setattr("mirage_nb.runtime.timing._capture", torch.replaying(torch.work(24 * 36.0)))
+    monkeypatch.setattr("mirage_nb.runtime.contest.timing._capture", torch.replaying(torch.work(24 * 36.0)))
     timing = time_quickly(Contestant("library", [torch.work(2e4, 36.0)]), torch, 80.0)
     assert timing is not None and (timing.median_us, timing.repeats) == (36.0, 16)
 
@@ -180,7 +189,7 @@ def test_what_a_foreign_kernel_takes_is_taken_off(monkeypatch: pytest.MonkeyPatc
         lined_up.append(len(steps) - 2)  # the events
         return SimpleNamespace(replay=lambda: [step() for step in steps])
 
-    monkeypatch.setattr("mirage_nb.runtime.timing._capture", captured)
+    monkeypatch.setattr("mirage_nb.runtime.contest.timing._capture", captured)
     contestant = Contestant("x", [torch.work(5.0), torch.work(7.0)])
     (alone,) = time_interleaved([contestant], torch)
     (behind,) = time_interleaved([contestant], torch, behind=torch.work(90.0))
@@ -200,7 +209,7 @@ def test_what_the_host_does_is_no_part_of_a_time(monkeypatch: pytest.MonkeyPatch
         return SimpleNamespace(replay=lambda: [late(), *(step() for step in steps), late()])
 
     late = torch.work(5e3)
-    monkeypatch.setattr("mirage_nb.runtime.timing._capture", captured)
+    monkeypatch.setattr("mirage_nb.runtime.contest.timing._capture", captured)
     quick = time_quickly(Contestant("x", [torch.work(5.0)]), torch, 30.0, lane=Lane(torch, torch.work(90.0)))
     assert quick is not None and quick.median_us == quick.high_us == pytest.approx(5.0)
 
@@ -209,7 +218,8 @@ def test_a_time_that_drowned_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels were listed with -2.4 us: something else kept the card busy while the foreign kernel ran alone."""
     torch = FakeTorch()
     monkeypatch.setattr(
-        "mirage_nb.runtime.timing._capture", lambda steps, t: SimpleNamespace(replay=lambda: [step() for step in steps])
+        "mirage_nb.runtime.contest.timing._capture",
+        lambda steps, t: SimpleNamespace(replay=lambda: [step() for step in steps]),
     )
     drowned = Contestant("x", [torch.work(-1.0)])
     with pytest.raises(LaunchError, match="another program is using the card"):
@@ -228,13 +238,13 @@ def test_a_launch_is_timed_without_the_work(monkeypatch: pytest.MonkeyPatch) -> 
     def wait() -> None:
         now[0] += 10.0
 
-    monkeypatch.setattr("mirage_nb.runtime.timing.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("mirage_nb.runtime.contest.timing.time.perf_counter", lambda: now[0])
     assert time_launches(call, wait) == pytest.approx(6.0)
     assert calls[0] > 2000
 
 
 class Card:
-    """Stands for `mirage_nb.runtime.race`: what a muGraph takes follows from its digest."""
+    """Stands for `mirage_nb.runtime.contest.race`: what a muGraph takes follows from its digest."""
 
     def __init__(self) -> None:
         self.laps: list[str] = []

@@ -11,14 +11,14 @@ import pytest
 from mirage_nb.codegen import emit
 from mirage_nb.errors import DTypeError, LaunchError, ShapeError
 from mirage_nb.lang import parse
-from mirage_nb.runtime.execute import CpuExecutable
-from mirage_nb.runtime.kernel_plan import Launch
-from mirage_nb.runtime.saved import load_kernel
-from mirage_nb.runtime.trial import Outcome
-from mirage_nb.runtime.winner import Origin, PoorResult, Winner, WrongResult
+from mirage_nb.runtime.contest.trial import Outcome
+from mirage_nb.runtime.contest.winner import Origin, PoorResult, Winner, WrongResult
+from mirage_nb.runtime.execution.execute import CpuExecutable
+from mirage_nb.runtime.kernel.plan import Launch
+from mirage_nb.runtime.kernel.saved import load_kernel
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import find_target
-from mirage_nb.verify.float_gate import FloatReport, GateReport, SampleReport
+from mirage_nb.verify.reals.float_gate import FloatReport, GateReport, SampleReport
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.codegen import mugraphs
 

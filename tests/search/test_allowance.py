@@ -13,8 +13,9 @@ import pytest
 
 from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted
-from mirage_nb.runtime import passes, without_gpu
-from mirage_nb.runtime.emulate import CpuModule
+from mirage_nb.runtime import passes
+from mirage_nb.runtime.contest import without_gpu
+from mirage_nb.runtime.execution.emulate import CpuModule
 from mirage_nb.runtime.requested import reserve
 from mirage_nb.search.session import session as module
 from mirage_nb.search.session.allowance import GRACE_SECONDS, Allowance

@@ -10,8 +10,8 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
-from mirage_nb.runtime.buffers import decode
-from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.execution.buffers import decode
+from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search import (
     EFFORTS,
     Budget,

@@ -13,8 +13,8 @@ from mirage_nb.interp import reference
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
-from mirage_nb.runtime.buffers import decode
-from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.execution.buffers import decode
+from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search import (
     EFFORTS,
     Budget,

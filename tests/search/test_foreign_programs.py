@@ -21,8 +21,8 @@ from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import TensorProgram, load
 from mirage_nb.pipeline import superoptimize
-from mirage_nb.runtime.buffers import decode, encode
-from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.execution.buffers import decode, encode
+from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search import (
     EFFORTS,
     Budget,

@@ -10,8 +10,8 @@ import pytest
 from mirage_nb.codegen import Options, emit
 from mirage_nb.ir import AccumKind, KernelGraph, OpKind
 from mirage_nb.lang import parse
-from mirage_nb.runtime.buffers import decode
-from mirage_nb.runtime.execute import CpuExecutable
+from mirage_nb.runtime.execution.buffers import decode
+from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search import (
     EFFORTS,
     Budget,

@@ -19,7 +19,7 @@ from mirage_nb.interp.reference import FloatAlgebra, evaluate_block
 from mirage_nb.interp.run import run_block
 from mirage_nb.ir import HALVES, DType, KernelGraph, OpKind
 from mirage_nb.optimize import BlockPlan, plan
-from mirage_nb.runtime.compile import DEVICE_FOLDER
+from mirage_nb.runtime.execution.compile import DEVICE_FOLDER
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile import rules
 from mirage_nb.tile.groups import rows_of

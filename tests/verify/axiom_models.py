@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import z3
 
-from mirage_nb.verify.domain import Need
+from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axioms import Axiom, Bit, Has, Is, Pattern, Same, Vanishes, Without
 
 EXTENT = 2

@@ -9,7 +9,7 @@ import pytest
 
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.lang import parse
-from mirage_nb.verify.lax import inspect
+from mirage_nb.verify.fields.lax import inspect
 from mirage_nb.verify.trials import draw_trial, verify
 from mirage_nb.verify.verdict import VerdictKind
 from tests.mugraphs import Kernel

@@ -7,13 +7,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mirage_nb.bench.attacks import BOTH, NONE
-from mirage_nb.bench.attacks import ON_BOTH_LINES as HEAD
+from mirage_nb.bench.verification.attacks import BOTH, NONE
+from mirage_nb.bench.verification.attacks import ON_BOTH_LINES as HEAD
 from mirage_nb.interp.primes import PRIMES
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.verify import verify_and_prove
-from mirage_nb.verify.drawn import trial_seed
+from mirage_nb.verify.fields.drawn import trial_seed
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.mugraphs import Kernel

@@ -15,8 +15,8 @@ from mirage_nb.interp import field
 from mirage_nb.interp.field import FieldInstance, FieldTensor
 from mirage_nb.interp.primes import PRIMES, Pool
 from mirage_nb.ir import OPS, KernelGraph, OpKind, Trait
-from mirage_nb.verify.bound import RULES, Side, forms, trial_bound
-from mirage_nb.verify.lax import inspect
+from mirage_nb.verify.fields.bound import RULES, Side, forms, trial_bound
+from mirage_nb.verify.fields.lax import inspect
 from tests.mugraphs import Case, Kernel, attention_safe, cases, gated_mlp, gqa, lora
 from tests.shares import examples
 from tests.strategies import mugraphs, programs

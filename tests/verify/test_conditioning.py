@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.lang import parse
-from mirage_nb.verify.conditioning import ROUNDING, analyse
-from mirage_nb.verify.float_gate import as_written
-from mirage_nb.verify.rounding import rounded
+from mirage_nb.verify.reals.conditioning import ROUNDING, analyse
+from mirage_nb.verify.reals.float_gate import as_written
+from mirage_nb.verify.reals.rounding import rounded
 from tests.shares import examples
 from tests.strategies import arrays_for, programs
 

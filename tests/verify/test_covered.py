@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from mirage_nb.bench.attacks import ATTACKS, BOTH, HEAD, OF_FUNCTIONS, refused
+from mirage_nb.bench.verification.attacks import ATTACKS, BOTH, HEAD, OF_FUNCTIONS, refused
 from mirage_nb.interp.numbers import fmpq
 from mirage_nb.lang import parse
 from mirage_nb.verify import verify
-from mirage_nb.verify.covered import _Drawn
-from mirage_nb.verify.domain import Need
-from mirage_nb.verify.exact import look
-from mirage_nb.verify.forms import needs_of
+from mirage_nb.verify.defined.covered import _Drawn
+from mirage_nb.verify.defined.domain import Need
+from mirage_nb.verify.defined.forms import needs_of
 from mirage_nb.verify.proof.signs import ABOVE, ANY
+from mirage_nb.verify.reals.exact import look
 from mirage_nb.verify.verdict import Outcome, VerdictKind
 
 FEW = range(0, len(OF_FUNCTIONS), 12)

@@ -10,8 +10,8 @@ import pytest
 from mirage_nb.errors import OptionError, ShapeError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DimAttrs, DType, Input, KernelGraph, Op, OpKind, TensorType
-from mirage_nb.verify.conditioning import ROUNDING
-from mirage_nb.verify.float_gate import (
+from mirage_nb.verify.reals.conditioning import ROUNDING
+from mirage_nb.verify.reals.float_gate import (
     SINGLE,
     GateReport,
     Reference,
@@ -21,8 +21,8 @@ from mirage_nb.verify.float_gate import (
     judge,
     samples,
 )
-from mirage_nb.verify.hard_inputs import DRAWS, sample_names
-from mirage_nb.verify.rounding import rounded
+from mirage_nb.verify.reals.hard_inputs import DRAWS, sample_names
+from mirage_nb.verify.reals.rounding import rounded
 from tests.mugraphs import Case, Kernel, attention_safe, cases, gqa, rmsnorm
 
 RNG = np.random.default_rng(0)

@@ -12,10 +12,10 @@ import pytest
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
-from mirage_nb.runtime.buffers import decode, draw_sample
-from mirage_nb.verify.float_gate import Array, as_written, compare, gate, samples
-from mirage_nb.verify.hard_inputs import finite_names
-from mirage_nb.verify.rounding import rounded
+from mirage_nb.runtime.execution.buffers import decode, draw_sample
+from mirage_nb.verify.reals.float_gate import Array, as_written, compare, gate, samples
+from mirage_nb.verify.reals.hard_inputs import finite_names
+from mirage_nb.verify.reals.rounding import rounded
 
 NORM = """
 X: {t}[16, 512]

@@ -8,9 +8,9 @@ import pytest
 from mirage_nb.interp.field import FieldInstance, FieldTensor
 from mirage_nb.interp.instance import FieldStack
 from mirage_nb.lang import parse
-from mirage_nb.verify.drawn import trial_seed
-from mirage_nb.verify.groups import AT_ONCE, VERSIONS, draw_stacked, root_groups
-from mirage_nb.verify.roots import Parts
+from mirage_nb.verify.fields.drawn import trial_seed
+from mirage_nb.verify.fields.groups import AT_ONCE, VERSIONS, draw_stacked, root_groups
+from mirage_nb.verify.fields.roots import Parts
 
 NORM = "X: f16[3, 4]\nW: f16[4, 2]\nreturn (X / sqrt(mean(X * X, axis=-1, keepdims=True) + 0.001)) @ W"
 TWO = "X: f16[6]\nY: f16[6]\nG: f16[1]\nreturn sqrt(X + G) * sqrt(X * Y) + exp(Y)"

@@ -14,8 +14,8 @@ from mirage_nb.errors import VerificationError
 from mirage_nb.interp import instance
 from mirage_nb.interp.instance import Device
 from mirage_nb.ir import DimAttrs, KernelGraph, OpKind
-from mirage_nb.verify import large, work
-from mirage_nb.verify.drawn import is_small, known_program
+from mirage_nb.verify.fields import large, work
+from mirage_nb.verify.fields.drawn import is_small, known_program
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.elsewhere import BOTH_WAYS, Elsewhere

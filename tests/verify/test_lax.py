@@ -11,8 +11,8 @@ from hypothesis import given
 from mirage_nb.interp import field
 from mirage_nb.interp.field import FieldInstance, random_inputs
 from mirage_nb.ir import ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs, RepeatAttrs, TransposeAttrs
-from mirage_nb.verify.lax import inspect, joined
-from mirage_nb.verify.roots import rooted_inputs
+from mirage_nb.verify.fields.lax import inspect, joined
+from mirage_nb.verify.fields.roots import rooted_inputs
 from tests.mugraphs import Kernel, attention_safe, cases, gated_mlp, gqa, qknorm, rms, rmsnorm, rmsnorm_fig3
 from tests.shares import examples
 from tests.strategies import mugraphs, programs

@@ -7,7 +7,7 @@ import pytest
 from mirage_nb.errors import ProofError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
-from mirage_nb.verify.domain import Need
+from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof import Proof, Unproved, check, prove
 from mirage_nb.verify.proof.signs import Facts
 from mirage_nb.verify.proof.terms import Kind, add, bind, entry, exp, inv, mul, num, sqrt, sym, top

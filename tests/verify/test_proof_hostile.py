@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_nb.bench.hostile import HOSTILE_FILES, MEGABYTE, taken, tried
+from mirage_nb.bench.verification.hostile import HOSTILE_FILES, MEGABYTE, taken, tried
 from tests.clock import cpu_limit
 
 SECONDS, MEGABYTES = 2.0, 200

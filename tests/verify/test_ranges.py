@@ -7,9 +7,9 @@ import pytest
 
 from mirage_nb.bench.programs import text
 from mirage_nb.lang import parse
-from mirage_nb.runtime.buffers import draw_sample
-from mirage_nb.verify.float_gate import samples
-from mirage_nb.verify.ranges import Range, ranges, within
+from mirage_nb.runtime.execution.buffers import draw_sample
+from mirage_nb.verify.reals.float_gate import samples
+from mirage_nb.verify.reals.ranges import Range, ranges, within
 
 HEAD = "X: f32[4, 8]\nY: f32[4, 8]\nreturn "
 POSITIVE, SHARE = Range.POSITIVE, Range.SHARE

@@ -15,12 +15,12 @@ from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, random_inp
 from mirage_nb.interp.primes import PRIMES, Pool
 from mirage_nb.ir import KernelGraph, OpKind, PowAttrs, ReshapeAttrs
 from mirage_nb.search import EFFORTS, Budget, configurations, prepare, run_configuration, tiny
-from mirage_nb.verify import groups, towers
-from mirage_nb.verify.exponents import exponents_of
-from mirage_nb.verify.groups import draw_inputs, root_groups
-from mirage_nb.verify.lax import inspect, joined
-from mirage_nb.verify.reach import reached
-from mirage_nb.verify.towers import Observer, Tower, shown, tower
+from mirage_nb.verify.fields import groups, towers
+from mirage_nb.verify.fields.exponents import exponents_of
+from mirage_nb.verify.fields.groups import draw_inputs, root_groups
+from mirage_nb.verify.fields.lax import inspect, joined
+from mirage_nb.verify.fields.reach import reached
+from mirage_nb.verify.fields.towers import Observer, Tower, shown, tower
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.mugraphs import Case, Kernel, cases, gqa, lora, qknorm, rms, rmsnorm

@@ -27,7 +27,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.lang import parse
-from mirage_nb.verify.lax import inspect
+from mirage_nb.verify.fields.lax import inspect
 from mirage_nb.verify.trials import MAX_TRIALS, draw_trial, trial_seed, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.mugraphs import (

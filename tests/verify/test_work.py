@@ -9,8 +9,8 @@ from mirage_nb.errors import MirageError, VerificationError
 from mirage_nb.ir.legality import check
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.lang import parse
+from mirage_nb.verify.fields.work import MAX_ELEMENTS, MAX_STEPS, work
 from mirage_nb.verify.files import prove_files, verify_files
-from mirage_nb.verify.work import MAX_ELEMENTS, MAX_STEPS, work
 from tests.clock import cpu_limit
 from tests.mugraphs import Case, cases
 

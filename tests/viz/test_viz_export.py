@@ -10,7 +10,7 @@ import pytest
 
 from mirage_nb.errors import StoreError
 from mirage_nb.lang import parse
-from mirage_nb.runtime.timing import Lap, Timing
+from mirage_nb.runtime.contest.timing import Lap, Timing
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.viz.export import OPENED_CANDIDATES, export, session_page
 from tests.browser.fake_session import FakeSession

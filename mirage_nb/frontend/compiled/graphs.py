@@ -33,7 +33,7 @@ from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Regions, find_regions
 from mirage_nb.frontend.compiled.replacing import replace
 from mirage_nb.frontend.compiled.report import Entry, GraphReport, Reports
-from mirage_nb.runtime.later import Guard
+from mirage_nb.runtime.contest.later import Guard
 
 Call = Callable[[list[Any]], Any]
 Build = Callable[..., Call]

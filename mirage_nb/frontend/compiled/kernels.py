@@ -29,8 +29,8 @@ from mirage_nb.ir import KernelGraph, Size
 from mirage_nb.ir.sizes import named
 from mirage_nb.lang import TensorProgram
 from mirage_nb.pipeline import Session, superoptimize
+from mirage_nb.runtime.contest.later import Job, Later
 from mirage_nb.runtime.gpu import TURN, attached_gpu
-from mirage_nb.runtime.later import Job, Later
 from mirage_nb.search import prepare
 from mirage_nb.search.sizes.coarse import two_pay
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target

@@ -2,7 +2,7 @@
 
 In: a region's program, what runs it. Out: an overload that compiled graphs call. Invariant: derivatives were taken
 before, so there are none; calls come from code that was compiled for these shapes and types, so nothing is checked
-again. (`runtime.torch_operator` makes operators for users, which check, and cost a call four times as much.)
+again. (`runtime.execution.torch_operator` makes operators for users, which check, and cost a call four times as much.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.torch_operator import NAMESPACE, fake_of, schema_of
+from mirage_nb.runtime.execution.torch_operator import NAMESPACE, fake_of, schema_of
 
 _LIBRARIES: dict[str, Any] = {}
 """Those that hold an operator, by its name: without them it would be gone."""

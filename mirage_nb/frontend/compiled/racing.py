@@ -15,8 +15,8 @@ import torch
 
 from mirage_nb.errors import LaunchError
 from mirage_nb.frontend.compiled.compiling import compiling
+from mirage_nb.runtime.contest.timing import Contestant, foreign_kernel, set_count, time_interleaved
 from mirage_nb.runtime.gpu import TURN
-from mirage_nb.runtime.timing import Contestant, foreign_kernel, set_count, time_interleaved
 
 Run = Callable[..., Any]
 

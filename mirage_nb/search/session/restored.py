@@ -20,14 +20,14 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.search.session.findings import Explored
 from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.progress import Candidate, Timed
+from mirage_nb.verify.fields.work import work
 from mirage_nb.verify.proof import Proof, lifted, prove
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
-from mirage_nb.verify.work import work
 
 PROOF_SECONDS = 5.0
 MAX_STEPS, MAX_ELEMENTS = 20_000, 2**24
-"""What a trial may take here (see `verify.work`): a file may hold graphs that take minutes each."""
+"""What a trial may take here (see `verify.fields.work`): a file may hold graphs that take minutes each."""
 LIMIT_SECONDS = 60.0
 """What a worker may take for one muGraph."""
 

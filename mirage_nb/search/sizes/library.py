@@ -1,7 +1,7 @@
 """What pre-defined operators take: kernels of a library, one launch after the other.
 
 In: an operator of a kernel graph, a target. Out: microseconds. A product is one launch at the rate that libraries
-reach; everything else is one that moves its operands and its result through device memory (`runtime.kernel_library`).
+reach; everything else is one that moves its operands and its result through device memory (`runtime.kernel.library`).
 Numbers of places, and parts of tensors, that only generated kernels read take nothing.
 """
 

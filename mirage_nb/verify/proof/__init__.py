@@ -2,7 +2,7 @@
 
 What is proved: for every choice of how many values the indices of each part of each axis take, for all real inputs
 at which the program is defined, and for all values of the constants (other than 0, 1 and 2; the sign of a constant and
-which constants are the same is kept), the muGraph is defined and the outputs are equal (`verify.domain` says what that
+which constants are the same is kept), the muGraph is defined and the outputs are equal (`defined.domain` says what that
 means). Arithmetic is that of the real numbers and of masks of minus infinity (`masked`): nothing is said of infinite
 inputs, and a plus infinity, or an output that may be minus infinity, has no proof; what rounding does is for the float
 gate. A part of an axis is a factor of an extent that grid dims, a loop or a regrouping set apart; a dimension of extent

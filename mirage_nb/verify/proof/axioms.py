@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from mirage_nb.ir.syntax import expression
-from mirage_nb.verify.domain import Need
+from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.signs import is_total
 from mirage_nb.verify.proof.terms import Kind
 

@@ -18,7 +18,7 @@ from typing import assert_never
 
 from mirage_nb.errors import AssumptionError, ProofError
 from mirage_nb.ir import KernelGraph
-from mirage_nb.verify.domain import Need
+from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof import meaning
 from mirage_nb.verify.proof.axioms import (
     AXIOMS,

@@ -7,7 +7,7 @@ once, and step(x) * x is max(x, 0).
 
 from __future__ import annotations
 
-from mirage_nb.verify.domain import Need
+from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.known import ONE, ZERO, Known, factors, split, step, without
 from mirage_nb.verify.proof.signs import is_bit
 from mirage_nb.verify.proof.steps import Step

@@ -22,7 +22,7 @@ from mirage_nb.interp import arrays
 from mirage_nb.interp.run import run_outputs
 from mirage_nb.ir import AccumKind, BlockGraph, ConstAttrs, DimAttrs, KernelGraph, Op, OpKind
 from mirage_nb.ir.ops import Attrs
-from mirage_nb.verify.domain import Need
+from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.masked import TERMS, Masked, logarithm, raised, real
 from mirage_nb.verify.proof.terms import Term, add, exp, inv, mul, neg, num, sym, top
 from mirage_nb.verify.proof.translate import Goal, Needs, Reader, Value, check_pair

@@ -15,8 +15,8 @@ from types import MappingProxyType
 
 from mirage_nb.errors import FormatError, ProgramSizeError, ProofError
 from mirage_nb.ir import formula
-from mirage_nb.verify import domain
-from mirage_nb.verify.domain import SCALAR_NEEDS, Need
+from mirage_nb.verify.defined import domain
+from mirage_nb.verify.defined.domain import SCALAR_NEEDS, Need
 from mirage_nb.verify.proof.terms import Term, add, exp, fn, inv, mul, neg, num, sqrt, top
 
 Require = Callable[[Need, Term], None]

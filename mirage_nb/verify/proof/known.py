@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from mirage_nb.verify.domain import Need
+from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axioms import Properties
 from mirage_nb.verify.proof.signs import NO_FACTS, Facts
 from mirage_nb.verify.proof.steps import Binding, Step

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mirage_nb.interp.reference import TABLE
 from mirage_nb.ir import OPS, KernelGraph, Op, Trait
-from mirage_nb.verify.lax import all_ops
+from mirage_nb.verify.fields.lax import all_ops
 from mirage_nb.verify.proof.axioms import Properties
 from mirage_nb.verify.proof.translate import ELEMENTWISE, function_name
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from mirage_nb.errors import OptionError, ProofError
 from mirage_nb.ir import KernelGraph, OpKind
-from mirage_nb.verify.lax import all_ops
+from mirage_nb.verify.fields.lax import all_ops
 from mirage_nb.verify.proof.axes import BY_NUMBER
 from mirage_nb.verify.proof.axioms import PROPERTY_NAMES, Properties
 from mirage_nb.verify.proof.checker import (

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from mirage_nb.verify.domain import Need
+from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axioms import has_property
 from mirage_nb.verify.proof.choices import bits, choice, known_step, of_bits, stepped, steps
 from mirage_nb.verify.proof.functions import is_defined

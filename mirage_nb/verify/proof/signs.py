@@ -17,7 +17,7 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from mirage_nb.errors import FormatError, ProgramSizeError, ProofError
-from mirage_nb.verify.domain import Need
+from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.functions import CHOICE, formula_of, of_formula, unfolded
 from mirage_nb.verify.proof.terms import OPENED, Kind, Term, Var, add, mul, num, opened, renamed, replaced, sym
 

@@ -39,8 +39,8 @@ from mirage_nb.ir import (
     legality,
 )
 from mirage_nb.ir.fields import write_attrs
-from mirage_nb.verify import domain
-from mirage_nb.verify.domain import Need
+from mirage_nb.verify.defined import domain
+from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axes import Parts, Scope, leaves, scoped
 from mirage_nb.verify.proof.functions import of_formula, power
 from mirage_nb.verify.proof.masked import TERMS, Masked, logarithm, of_masked, raised, real, with_weight

@@ -18,7 +18,7 @@ struct Mbarrier {
   Clock arriving, completed;  // what the current, the completed phase orders
 };
 
-// What Python writes into a tensor map (runtime/tensor_map.py). The fastest dimension first; strides in bytes.
+// What Python writes into a tensor map (runtime/execution/tensor_map.py). The fastest dimension first; strides in bytes.
 struct MapWords {
   uint64_t magic, address;
   uint32_t rank, element_bytes, swizzle, argument;

@@ -1,0 +1,1 @@
+"""The layers, modules and contestants of `bench models` and `bench modules`."""

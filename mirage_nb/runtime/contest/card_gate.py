@@ -1,0 +1,141 @@
+"""The floating-point gate on a card: a kernel that ran in a process of its own meets random and hard inputs here.
+
+In: what `trial.draw_into` wrote for a program; executables. Out: an `Outcome` of each. Invariants: inputs, and what is
+right for them, lie on the card once for all kernels; outputs are poisoned before every run, and compared there by
+PyTorch with the formulas of `reals.float_gate`, which takes milliseconds; without PyTorch they are compared here. A
+kernel that writes to its inputs is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import pickle
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cupy
+import numpy as np
+
+from mirage_nb.errors import LaunchError
+from mirage_nb.ir import KernelGraph
+from mirage_nb.runtime.contest.trial import Hard, Outcome
+from mirage_nb.runtime.execution.buffers import Array, Sample, decode
+from mirage_nb.runtime.kernel.plan import Tensor
+from mirage_nb.runtime.kernel.pytorch import torch_view
+from mirage_nb.verify.reals.float_gate import FloatReport, GateReport, Reference, SampleReport, compare
+
+if TYPE_CHECKING:
+    from mirage_nb.runtime.execution.launch import GpuExecutable
+
+WORDS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+"""By their bytes, the whole numbers that elements are taken for where they are summed up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Inputs on the card, what is right for them there, and what their bytes sum up to. hard: how a kernel does on
+    random ones says whether it is right, on hard ones whether it is safe."""
+
+    name: str
+    inputs: list[Any]
+    reference: Reference
+    hard: bool
+    sums: list[int]
+
+
+class CardGate:
+    """The gate for kernels of one program."""
+
+    def __init__(self, program: KernelGraph) -> None:
+        self._program = program
+        self._files: dict[Path, None] = {}
+        self._placed: list[_Placed] = []
+        self._safe = True
+        self._torch: Any = None
+        if importlib.util.find_spec("torch") is not None:
+            import torch
+
+            self._torch = torch
+
+    def take(self, drawn: Iterable[Path]) -> None:
+        """Place what was drawn since; random inputs are the first. Raises LaunchError where there is no room for it."""
+        for path in drawn:
+            if path not in self._files:
+                self._files[path] = None
+                found: Sample | list[Hard] = pickle.loads(path.read_bytes())  # of this session: its folder is its own
+                if isinstance(found, Sample):
+                    self._safe = found.safe
+                    for name, sample in (("", found), *found.others):
+                        self._place(name, sample.inputs, sample.reference, hard=False)
+                else:
+                    for inputs, right in found:
+                        self._place(right.name, inputs, right.reference, hard=True)
+
+    def _place_again(self) -> None:
+        """For the kernels that come behind one that wrote to its inputs."""
+        files, self._files, self._placed = self._files, {}, []
+        self.take(files)
+
+    def _place(self, name: str, inputs: Sequence[Array], reference: Reference, *, hard: bool) -> None:
+        with _told():
+            placed = [cupy.asarray(array) for array in inputs]
+            if self._torch is not None:
+                outputs, deviations = (tuple(map(self._floats, x)) for x in (reference.outputs, reference.deviations))
+                reference = replace(reference, outputs=outputs, deviations=deviations)
+            self._placed.append(_Placed(name, placed, reference, hard, self._sums(placed)))
+
+    def _floats(self, array: Array) -> Any:
+        return self._torch.from_numpy(np.array(array, np.float64)).cuda()
+
+    def outcome(self, executable: GpuExecutable, tolerance: float) -> Outcome:
+        """How a kernel does: on random inputs, and where these come out right on hard ones; `tolerance` as of
+        `float_gate.compare`. Raises LaunchError where the card refuses it, or it wrote to its inputs."""
+        started, report, hard = time.monotonic(), FloatReport(0.0, True), list[SampleReport]()
+        for placed in self._placed:
+            if placed.hard and not report.ok:
+                break
+            with _told():
+                found = self._compared(executable.ran(placed.inputs), placed, tolerance)
+                sums = self._sums(placed.inputs)
+            if sums != placed.sums:
+                self._place_again()
+                raise LaunchError("the kernel wrote where it may not: its inputs have changed")
+            if placed.hard:
+                hard.append(SampleReport(placed.name, found.ok, found.relative_error, found.note))
+            elif not placed.name or (report.ok and not found.ok):
+                report = replace(found, note=f"{placed.name}: {found.note}") if placed.name else found
+        return Outcome(report, self._safe, GateReport(tuple(hard)), time.monotonic() - started)
+
+    def _compared(self, outputs: Sequence[Any], placed: _Placed, tolerance: float) -> FloatReport:
+        dtypes = [t.dtype for t in self._program.output_types]
+        if self._torch is None:
+            host = [decode(cupy.asnumpy(a), dtype) for a, dtype in zip(outputs, dtypes, strict=True)]
+            return compare(host, placed.reference, tolerance)
+        seen = [self._seen(a, dtype.value) for a, dtype in zip(outputs, dtypes, strict=True)]
+        return compare(seen, placed.reference, tolerance, self._torch)
+
+    def _seen(self, array: Any, dtype: str) -> Any:
+        tensor = Tensor("", dtype, tuple(array.shape), "output", 0)
+        return torch_view(self._torch, tensor, int(array.data.ptr), int(array.device.id))
+
+    def _sums(self, inputs: Sequence[Any]) -> list[int]:
+        """Of the words of every input."""
+        if self._torch is None:
+            return [int(cupy.asnumpy(a).view(WORDS[a.itemsize]).sum(dtype="int64")) for a in inputs]
+        seen = [self._seen(a, i.type.dtype.value) for a, i in zip(inputs, self._program.inputs, strict=True)]
+        words = [x.view(getattr(self._torch, WORDS[x.element_size()])) for x in seen]
+        return [int(x.sum(dtype=self._torch.int64)) for x in words]
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What CuPy and PyTorch say of faults and of full memory, as a LaunchError."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise LaunchError(f"the card reports {first}") from error

@@ -1,0 +1,197 @@
+"""Finalists on a card, best estimate in front, each shown when it is timed; the fastest are then tried on hard inputs,
+and verified at the real shape while others are timed.
+
+In: the passes of a session that found candidates. Out: winners. Invariants: nothing is timed that did not run in a
+process of its own before; no time is kept of what was wrong on random inputs of this card; a winner that breaks on hard
+inputs is withdrawn, and that is told; the best one meets them whatever the budget, if they are drawn. No winner is
+slower than the program's own operators by a library's kernels.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mirage_nb.errors import LaunchError, MissingPartError
+from mirage_nb.runtime.contest.confirm import Confirmation
+from mirage_nb.runtime.contest.finalists import unique
+from mirage_nb.runtime.contest.heats import COMPILE_SECONDS, Heats, told
+from mirage_nb.runtime.contest.remembered import remember
+from mirage_nb.runtime.contest.trial import Trials
+from mirage_nb.runtime.contest.winner import Winner
+from mirage_nb.runtime.contest.without_gpu import is_generated
+from mirage_nb.runtime.execution.compile import load_compiler
+from mirage_nb.runtime.gpu import CardLost, Gpu
+from mirage_nb.search.composition import OWN_OPERATORS
+from mirage_nb.search.session.progress import Candidate
+from mirage_nb.settings import read_settings
+
+if TYPE_CHECKING:
+    from mirage_nb.runtime.passes import Passes
+
+SESSION_SECONDS, LEAST_SECONDS = 40.0, 15.0
+"""Without a limit a session ends about then, or so long after its search, if that took longer."""
+STEP_SECONDS = 4.0
+"""What a step has in any case where there is no limit."""
+HEAT_SHARE, WAYS_SHARE, VERIFY_SHARE = 0.6, 0.45, 0.4
+"""Of what is left, what is kept: by the heats of the finalists for all that follows, by other ways to emit the best for
+trials on hard inputs, and by these for final verification."""
+LOOKED_SHARE = 0.2
+"""Of what is left, what it may take to see which other ways there are."""
+HEAT_SECONDS, WAYS_SECONDS, TRIED_SECONDS = 12.0, 12.0, 8.0
+"""What these may take at most; tuning takes more."""
+NEAR, RICHER = 1.5, 12
+"""At most so many muGraphs within this factor of the best are emitted in every other way, too."""
+SOON, TRIED = 4, 16
+"""So many of the fastest are verified while other ways to emit them are compiled; so many are tried on hard inputs."""
+UNTRIED = "there was no time to try them on hard inputs"
+CONFIRMED = 4
+"""How many of the fastest are verified at the real shape."""
+RACE_SECONDS = 10.0
+"""A race beside PyTorch needs so many of a limited time; half of what is left is not spent on it."""
+RACED = 24
+"""So many of them are timed once more, in turns: the least of many short timings flatters."""
+
+
+def until(left: float, share: float, most: float = math.inf) -> float:
+    """The moment of the clock (`time.monotonic`) at which only this share of what is left now is left, or so many
+    seconds have passed."""
+    return time.monotonic() + min(most, (1 - share) * left)
+
+
+class OnCard:
+    """The finalists of one session on its card."""
+
+    def __init__(self, passes: Passes, gpu: Gpu) -> None:
+        self._passes, self._search, self._gpu = passes, passes.search, gpu
+        now, left = time.monotonic(), self._search.left
+        self._ends = now + left if left < math.inf else max(now + LEAST_SECONDS, passes.made + SESSION_SECONDS)
+        self._kept = RACE_SECONDS if self._ends - now >= 2 * RACE_SECONDS else 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds until everything is to be over, but for a race beside PyTorch."""
+        left = self._ends - time.monotonic() - self._kept
+        return left if self._search.left < math.inf else max(left, STEP_SECONDS)
+
+    def run(self, finalists: Sequence[Candidate]) -> bool:
+        """Heats of the finalists, other ways to emit the best of them, trials on hard inputs, a race beside PyTorch,
+        and verification at the real shape; False without NVRTC."""
+        confirmation = Confirmation(self._passes, self._ends)
+        loading = [()] * read_settings().workers  # meanwhile, and nobody waits for it
+        self._search.call_all(load_compiler, loading, seconds=COMPILE_SECONDS)
+        try:
+            self._passes.early_times()
+            with self._passes.trials() as trials:
+                heats = Heats(self._passes, self._gpu, trials)
+                known = unique((*(winner.candidate for winner in self._passes.ranked), *finalists))
+                try:
+                    untimed = [(c, None) for c in finalists if c.digest not in self._passes.winners]
+                    heats.run(untimed, "finalists", until(self.left, HEAT_SHARE, HEAT_SECONDS))
+                    confirmation.begin(self._passes.ranked[:SOON])
+                    self._ways(heats, known, trials)
+                    met(self._passes, self._gpu, trials, until(self.left, VERIFY_SHARE, TRIED_SECONDS))
+                except CardLost as error:
+                    self._search.tell(str(error))
+                heats.settle(known)
+                trials.terminate(wait=False)
+                self.finish(confirmation)
+        except MissingPartError as error:
+            self._search.tell(f"not executed on the {self._gpu.name}: {error}")
+            return False
+        return True
+
+    def _ways(self, heats: Heats, known: Sequence[Candidate], trials: Trials) -> None:
+        """Other ways to emit the best, but for those that break on hard inputs, if these are there."""
+        ended = until(self.left, WAYS_SHARE, WAYS_SECONDS)
+        if not self._passes.inputs.missing:
+            met(self._passes, self._gpu, trials, ended)
+        looked = until(self.left, 1 - LOOKED_SHARE)
+        heats.run(heats.ways(known, NEAR, RICHER, looked), "other ways to emit the best", ended)
+
+    def finish(self, confirmation: Confirmation) -> None:
+        """Race the best winners that were tried beside PyTorch, and verify the fastest at the real shape; some of that
+        may have begun. What was timed meanwhile is tried, too, if it is faster."""
+        self._try(TRIED)
+        best = self._passes.ranked
+        shown = [w for w in best if w.label in self._passes.tried or w.candidate.configuration == OWN_OPERATORS]
+        if best and best[0] not in shown:
+            self._search.tell(f"kernels were compared with float64 on random inputs only: {UNTRIED}")
+            shown = best
+        elif left := len(best) - len(shown):
+            self._search.tell(f"{left} kernels that are slower than the winner were not tried on hard inputs")
+        times = [winner.candidate.time_us or 0.0 for winner in shown]
+        near = [winner for winner, us in zip(shown, times, strict=True) if us <= NEAR * min(times)]
+        if best and self._search.proceed() and self._search.left < RACE_SECONDS:
+            self._search.tell("not timed beside PyTorch: the budget is over")
+        elif best and self._search.proceed():
+            try:
+                for winner in self._raced(near[:RACED]):
+                    self._passes.keep(winner)
+                self._try(1)
+            except LaunchError as error:
+                self._search.tell(f"not timed: {error}")
+        confirmation.learn(self._passes.ranked[:CONFIRMED])
+        self._remember()
+
+    def _try(self, most: int) -> None:
+        try:
+            try_fastest(self._passes, self._gpu, most)
+        except CardLost as error:
+            self._search.tell(str(error))
+
+    def _remember(self) -> None:
+        """Keep the fastest for the next session of this program, if it was tried on hard inputs and is no library's,
+        which comes first in any case."""
+        for best in self._passes.ranked[:1]:
+            if best.label in self._passes.tried and is_generated(best.candidate.graph):
+                remember(best, self._search.target, self._gpu)
+
+    def _raced(self, winners: Sequence[Winner]) -> list[Winner]:
+        """Winners with their times in one race, in turns and beside PyTorch; none without it. Raises LaunchError."""
+        try:
+            from mirage_nb.runtime.contest.race import doubt, pytorch_peers, race
+        except ImportError:  # it was told
+            return []
+
+        self._passes.stage = "timing"
+        graph = self._search.program
+        entries: dict[str, Any] = {winner.label: winner.executable for winner in winners}
+        with self._passes.turn(self._gpu):
+            laps = race(graph, entries, pytorch_peers(graph), self._gpu, scale=self._passes.input_scale)
+        self._passes.baselines = tuple(lap for lap in laps if lap.name not in entries)
+        timed = {lap.name: lap.us for lap in laps if lap.us is not None}
+        doubtful = doubt(laps, self._gpu)
+        if doubtful is not None:
+            self._search.tell(doubtful)
+        return [winner.timed(timed[winner.label]) for winner in winners if winner.label in timed]
+
+
+def met(passes: Passes, gpu: Gpu, trials: Trials, ended: float) -> None:
+    """Have the fastest winners meet random and hard inputs, unless none are drawn when the clock (`time.monotonic`)
+    says `ended`. Raises CardLost."""
+    try:
+        passes.make_gate(trials, ended)
+    except LaunchError:
+        return
+    try_fastest(passes, gpu, TRIED)
+
+
+def try_fastest(passes: Passes, gpu: Gpu, most: int) -> None:
+    """Try the fastest winners on random and hard inputs, if there are some, until so many that are left were tried;
+    withdraw those that break, for which the next ones step in. Raises CardLost."""
+    while passes.gate is not None and passes.search.proceed():
+        winner = next((w for w in passes.ranked[:most] if w.label not in passes.tried), None)
+        if winner is None:
+            return
+        passes.stage = "hard inputs"
+        passes.tried.add(winner.label)
+        with passes.turn(gpu):
+            try:
+                passes.keep(passes.gated(winner))
+            except Exception as error:  # whatever goes wrong with one of them, the others go on
+                passes.withdraw(winner, told(error))
+                if isinstance(error, CardLost):
+                    raise

@@ -1,0 +1,317 @@
+"""A race on the attached GPU: our executables against PyTorch functions, checked first, then timed in turns.
+
+In: a tensor program, executables of verified muGraphs, and peers as functions of torch tensors. Out: one
+`Lap` per contestant. Only contestants whose output agrees with float64 on fresh random inputs are timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import cupy
+import torch
+
+from mirage_nb.errors import LaunchError
+from mirage_nb.ir import Input, KernelGraph
+from mirage_nb.runtime.contest.timing import (
+    Contestant,
+    Lane,
+    Lap,
+    foreign_kernel,
+    set_count,
+    time_interleaved,
+    time_quickly,
+)
+from mirage_nb.runtime.execution.buffers import SMALLEST_SCALE
+from mirage_nb.runtime.execution.launch import Call, GpuExecutable, usable
+from mirage_nb.runtime.execution.torch_program import as_torch, torch_dtype
+from mirage_nb.runtime.gpu import CardLost, Gpu
+from mirage_nb.verify.reals.ranges import ranges, within
+
+RACE_TOLERANCE = 2e-2
+"""Everybody computes in their own way; who is further off than this from float64 is not timed."""
+NOISY = 1.5
+"""Spread, 90th over 10th percentile, beyond which a timing is doubted."""
+CHAIN_REPEATS = 6
+"""Calls back to back vary little: so many replays of them."""
+LONG_US = 250.0
+"""What takes longer hides where it begins: it is tuned by its time behind a foreign kernel alone."""
+NOTE_LENGTH = 120
+RESTART = "restart the Python process to use the GPU again"
+Buffers = tuple[list[Any], list[Any]]
+"""Inputs and outputs of one call."""
+Calls = list[Callable[[], object]]
+
+
+def as_they_come(*inputs: Any) -> tuple[Any, ...]:
+    """The inputs as the program has them."""
+    return inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A function that returns the program's outputs, and how it likes its inputs: `arrange` may lay them out
+    in another order in memory beforehand, which is not timed."""
+
+    run: Callable[..., Any]
+    arrange: Callable[..., tuple[Any, ...]] = as_they_come
+
+
+def race(
+    program: KernelGraph,
+    ours: Mapping[str, GpuExecutable],
+    peers: Mapping[str, Peer],
+    gpu: Gpu,
+    *,
+    scale: float = 1.0,
+    repeats: int = 40,
+) -> list[Lap]:
+    """Check every contestant, then time the correct ones interleaved; one that fails is left out and says why.
+
+    Args:
+        program: the tensor program; its float64 value is the reference.
+        ours: executables of muGraphs of the program.
+        peers: functions of the program's inputs that return its outputs.
+        gpu: the attached card.
+        scale: standard deviation of the random inputs.
+        repeats: replays of each contestant.
+
+    Raises:
+        LaunchError: there is too little memory to race in, or the card fails.
+    """
+    with torch_errors():
+        make_room()
+        try:
+            return _race(program, ours, peers, gpu, scale, repeats)
+        finally:
+            make_room()
+
+
+def _race(
+    program: KernelGraph,
+    ours: Mapping[str, GpuExecutable],
+    peers: Mapping[str, Peer],
+    gpu: Gpu,
+    scale: float,
+    repeats: int,
+) -> list[Lap]:
+    sets = _buffer_sets(program, gpu, scale)
+    reference = as_torch(program, torch, exact=True)(*(t.double() for t in sets[0][0]))
+    laps: dict[str, Lap] = {}
+    contestants: list[Contestant] = []
+    entrants: dict[str, Callable[[], tuple[Calls, Sequence[Any]]]] = {
+        **{name: partial(_ours, executable, sets) for name, executable in ours.items()},
+        **{name: partial(_peer, peer, sets) for name, peer in peers.items()},
+    }
+    for name, enter in entrants.items():
+        try:
+            calls, outputs = enter()
+        except Exception as error:  # noqa: BLE001  # who cannot run at these shapes is no contestant
+            first = str(error).strip().splitlines() or [type(error).__name__]
+            laps[name] = Lap(name, None, None, first[0][:NOTE_LENGTH])
+            continue
+        distance = _error(outputs, reference)
+        if distance <= RACE_TOLERANCE:
+            laps[name] = Lap(name, distance, None, "not captured into a CUDA graph, or drowned in other work")
+            contestants.append(Contestant(name, calls))
+        else:
+            laps[name] = Lap(name, distance, None, "wrong or inaccurate: not timed")
+    chained = {t.name: t for t in time_interleaved(contestants, torch, repeats=repeats)}
+    behind = foreign_kernel(torch)
+    captured = [contestant for contestant in contestants if contestant.name in chained]
+    for timing in time_interleaved(captured, torch, repeats=repeats, behind=behind):
+        laps[timing.name] = replace(laps[timing.name], timing=timing, note="", chain=chained[timing.name])
+    return list(laps.values())
+
+
+def make_room() -> None:
+    """Give back the memory that torch and CuPy keep for later, each of which finds no room beside the other's; not
+    before the card is half full, since that takes most of a second."""
+    free, all_ = torch.cuda.mem_get_info()
+    if 2 * free < all_:
+        torch.cuda.empty_cache()
+        cupy.get_default_memory_pool().free_all_blocks()
+
+
+def doubt(laps: Sequence[Lap], gpu: Gpu) -> str | None:
+    """What is to be said of times that vary; None if they do not."""
+    timed = [lap.timing for lap in laps if lap.timing is not None]
+    noisy = [t for t in timed if t.high_us > NOISY * t.low_us]
+    if 2 * len(noisy) <= len(timed):
+        return None
+    return f"times vary by more than {NOISY:g} to 1: another program may be using the {gpu.name}"
+
+
+class Track:
+    """Buffers of a program, rotated past L2, on which executables are checked and timed one after the other.
+
+    `scale`: the standard deviation of its random inputs, one on which the program agrees with itself in float64.
+    """
+
+    def __init__(self, program: KernelGraph, gpu: Gpu) -> None:
+        self._program, self._gpu = program, gpu
+        with torch_errors():
+            make_room()
+            self.scale = _scale(program)
+            self._sets = _buffer_sets(program, gpu, self.scale)
+            self._reference = as_torch(program, torch, exact=True)(*(t.double() for t in self._sets[0][0]))
+            self._behind, self._back_to_back = Lane(torch, foreign_kernel(torch)), Lane(torch, None)
+            make_room()
+
+    def lap(self, name: str, executable: GpuExecutable, limit_us: float, own: bool = False) -> Lap:
+        """Check one executable and time it in both ways, briefly if it takes longer than `limit_us`. `own`: it is the
+        program's own operators, which are what the program is in its types, however far that is from real numbers.
+
+        Raises:
+            LaunchError: the card refuses it, or it failed there.
+            CardLost: and it takes no more work from this process.
+        """
+        try:
+            with torch_errors():
+                lap = self._lap(name, executable, limit_us, sys.float_info.max if own else RACE_TOLERANCE)
+        except LaunchError as error:
+            if usable():
+                raise
+            raise CardLost(f"the {self._gpu.name} is lost to this process: {error.message}", hint=RESTART) from error
+        if lap.timing is None and not usable():
+            raise CardLost(f"the {self._gpu.name} is lost to this process: {lap.note}", hint=RESTART)
+        return lap
+
+    def _lap(self, name: str, executable: GpuExecutable, limit_us: float, tolerance: float) -> Lap:
+        calls, outputs = _ours(executable, self._sets)
+        distance = _error(outputs, self._reference)
+        if not distance <= tolerance:
+            return Lap(name, distance, None, "wrong or inaccurate: not timed")
+        contestant, chain = Contestant(name, calls), None
+        timing = time_quickly(contestant, torch, limit_us, lane=self._behind)
+        if timing is None:
+            return Lap(name, distance, None, "not captured into a CUDA graph")
+        if timing.median_us <= min(limit_us, LONG_US):
+            chain = time_quickly(contestant, torch, limit_us, repeats=CHAIN_REPEATS, lane=self._back_to_back)
+        return Lap(name, distance, timing, chain=chain)
+
+
+@contextlib.contextmanager
+def torch_errors() -> Iterator[None]:
+    """What torch says of faults and of full memory, as a LaunchError."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise LaunchError(f"the card reports {first[:NOTE_LENGTH]}") from error
+
+
+def pytorch_peers(program: KernelGraph) -> dict[str, Peer]:
+    """The program in eager PyTorch and through torch.compile, compiled once however often it is asked for."""
+    eager, fused = _compiled(program)
+    return {"eager": Peer(eager), "torch.compile": Peer(fused)}
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled(program: KernelGraph) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    eager = as_torch(program, torch)
+    return eager, torch.compile(eager, dynamic=False)
+
+
+def _scale(program: KernelGraph) -> float:
+    """1, halved while that brings what the program computes in its own types nearer to float64."""
+    run, exact = as_torch(program, torch), as_torch(program, torch, exact=True)
+    best, least, scale = 1.0, math.inf, 1.0
+    while scale >= SMALLEST_SCALE:
+        inputs, _ = _buffers(program, scale, torch.Generator("cuda").manual_seed(0))
+        distance = _error(run(*inputs), exact(*(t.double() for t in inputs)))
+        if distance <= RACE_TOLERANCE / 2:
+            return scale
+        if distance >= least and least < math.inf:
+            break
+        best, least, scale = (scale, distance, scale / 2) if distance < least else (best, least, scale / 2)
+    return best
+
+
+def _buffer_sets(program: KernelGraph, gpu: Gpu, scale: float) -> list[Buffers]:
+    """Sets of buffers to rotate.
+
+    Raises LaunchError when there is too little memory for buffers that exceed the L2 cache.
+    """
+    bytes_per_set = sum(i.type.nbytes for i in program.inputs)
+    generator = torch.Generator("cuda").manual_seed(0)
+    sets = []
+    wanted = set_count(bytes_per_set, gpu.l2_bytes)
+    for number in range(wanted):
+        try:
+            sets.append(_buffers(program, scale, generator))
+        except torch.cuda.OutOfMemoryError as error:
+            if number < 2 or number * bytes_per_set < 2 * gpu.l2_bytes:
+                what = f"{number} of {wanted} sets of buffers fit into the memory of the {gpu.name}"
+                raise LaunchError(what, hint="another program may be using the card") from error
+            break
+    return sets
+
+
+def _buffers(program: KernelGraph, scale: float, generator: torch.Generator) -> Buffers:
+    """Random inputs, and outputs, of one call."""
+
+    wanted = ranges(program)
+
+    def random(given: Input) -> torch.Tensor:
+        values = torch.randn(given.type.shape, device="cuda", generator=generator) * scale
+        return within(values, wanted.get(given.name)).to(torch_dtype(torch, given.type.dtype))
+
+    outputs = [torch.empty(t.shape, device="cuda", dtype=torch_dtype(torch, t.dtype)) for t in program.output_types]
+    return [random(i) for i in program.inputs], outputs
+
+
+def _ours(executable: GpuExecutable, sets: Sequence[Buffers]) -> tuple[Calls, Sequence[Any]]:
+    """The calls of one of our executables, and its outputs on the first set, poisoned before. What lies between its
+    kernels lies in the same place for all calls, as PyTorch's allocator has it."""
+    between = torch.empty(executable.workspace_bytes, dtype=torch.uint8, device="cuda")
+    calls = [_on_stream(executable.bind(inputs, outputs, between.data_ptr()), between) for inputs, outputs in sets]
+    for output in sets[0][1]:
+        output.fill_(float("nan"))
+    calls[0]()
+    torch.cuda.synchronize()
+    return [*calls], sets[0][1]
+
+
+def _on_stream(call: Call, kept: object) -> Callable[[], None]:
+    def run(kept: object = kept) -> None:
+        call(torch.cuda.current_stream().cuda_stream)
+
+    return run
+
+
+def _peer(peer: Peer, sets: Sequence[Buffers]) -> tuple[Calls, Sequence[Any]]:
+    """The calls of a peer, and its outputs on the first set. Those of every set stay until its next turn, so that its
+    outputs rotate past L2 as ours do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        arranged = [peer.arrange(*inputs) for inputs, _ in sets]
+        outputs = peer.run(*arranged[0])
+        torch.cuda.synchronize()
+    return [_keeping(peer, inputs) for inputs in arranged], outputs
+
+
+def _keeping(peer: Peer, inputs: Sequence[Any]) -> Callable[[], None]:
+    kept: list[Any] = []
+
+    def run() -> None:
+        kept[:] = [peer.run(*inputs)]
+
+    return run
+
+
+def _error(outputs: Sequence[Any], reference: Sequence[Any]) -> float:
+    """The largest relative error over the outputs, in the Frobenius norm; NaN counts as infinite."""
+    worst = 0.0
+    for found, exact in zip(outputs, reference, strict=True):
+        error = float((found.double() - exact).norm() / exact.norm())
+        worst = max(worst, error if error == error else float("inf"))
+    return worst

@@ -1,0 +1,271 @@
+"""A kernel's first runs: on a card one in a process of its own, on the CPU edition on random inputs and on hard ones.
+
+In: a program, what was emitted for one of its muGraphs, a cubin where there is a GPU. Out: an `Outcome`. Outputs are
+poisoned before every run. Invariant: whatever a kernel does, faults and endless loops included, it does it to a process
+that is replaced; a CUDA context that saw a fault is never used again. What it computes is asked later (`card_gate`).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import ctypes
+import math
+import os
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mirage_nb.codegen import Emitted
+from mirage_nb.errors import LaunchError, SearchError
+from mirage_nb.ir import Input, KernelGraph, TensorType
+from mirage_nb.runtime.execution.buffers import Array, Sample, decode, draw_sample, encode
+from mirage_nb.runtime.execution.compile import Cubin
+from mirage_nb.runtime.execution.execute import CpuExecutable, Executable
+from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.runtime.picked import right
+from mirage_nb.search.session.crew import Stopped, call_all
+from mirage_nb.search.session.pool import Workers
+from mirage_nb.verify.reals.float_gate import FloatReport, GateReport, HardSample, judge, samples
+from mirage_nb.verify.reals.hard_inputs import finite_names
+
+T = TypeVar("T")
+
+HARD_ELEMENTS = 2**27
+"""Elements of all hard inputs together: drawing them and computing what is right takes about 0.1 us for each."""
+HARD_ELEMENTS_CPU, HARD_CPU = 2**22, 6
+"""The same without a GPU, and the largest number of hard inputs there: kernels take long on the CPU edition."""
+POLL_SECONDS = 0.05
+GRACE_SECONDS = 0.5
+"""How long calls that have begun may go on when there is no time for more."""
+FAULTED = 3
+"""Exit code of a process whose kernel spoiled the card's context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the first runs showed: the comparison on random inputs, whether these are `safe` (see `Sample`), how
+    the kernel did on hard ones, and how long all that took (seconds)."""
+
+    report: FloatReport
+    safe: bool
+    hard: GateReport = field(default_factory=lambda: GateReport(()))
+    seconds: float = 0.0
+
+
+RAN = Outcome(FloatReport(0.0, True, "ran"), True)
+"""What is known of kernels that ended."""
+
+
+def hard_names(program: KernelGraph, elements: int) -> tuple[str, ...]:
+    """Names of hard finite inputs, the most telling first, as many as these elements allow, one at least."""
+    names = [name for name in finite_names(program) if name != "normal"]
+    return tuple(names[: max(1, elements // max(1, sum(t.elements for t in program.types)))])
+
+
+def try_on_cpu(
+    program: KernelGraph, emitted: Emitted, seed: int, tolerance: float = 1.0, seconds: float = math.inf
+) -> Outcome:
+    """Build emitted kernels on the CPU edition and run them on samples of the program; on random ones alone where these
+    are its own operators, of which nobody asks for more than they are. `tolerance` as of `tried`; compiler and kernels
+    end after so many seconds.
+
+    Raises:
+        MissingPartError: there is no C++ compiler.
+        CompileError, LaunchError: the kernels do not compile or do not run.
+    """
+    hard = () if emitted.graph == program else hard_drawn(program, seed)
+    return tried(CpuExecutable(emitted, seconds=seconds), emitted, drawn(program, seed), hard, tolerance)
+
+
+@lru_cache(maxsize=2)
+def drawn(program: KernelGraph, seed: int) -> Sample:
+    """Random inputs, for all finalists of a program: drawing takes longer than running some of them."""
+    return draw_sample(program, seed)
+
+
+@lru_cache(maxsize=2)
+def hard_drawn(program: KernelGraph, seed: int) -> Sequence[Hard]:
+    """Hard inputs for the CPU edition, likewise."""
+    names = hard_names(program, HARD_ELEMENTS_CPU)[:HARD_CPU]
+    return [hard for name in names for hard in draw_hard(program, seed, name)]
+
+
+def tried(
+    executable: Executable, emitted: Emitted, sample: Sample, hard: Sequence[Hard], tolerance: float = 1.0
+) -> Outcome:
+    """Run on random inputs, of several extents where there is a size that is known at launch, and if these come out
+    right on hard ones; `tolerance` as of `float_gate.compare`."""
+    report = executable.check(sample, tolerance)
+    for name, other in sample.others if report.ok else ():
+        there = executable.check(other, tolerance)
+        if not there.ok:
+            report = replace(there, note=f"{name}: {there.note}")
+            break
+    if not report.ok:
+        return Outcome(report, sample.safe)
+    types = emitted.graph.output_types
+    results = []
+    for inputs, wanted in hard:
+        outputs = [decode(a, t.dtype) for a, t in zip(executable.run(inputs), types, strict=True)]
+        results.append(judge(wanted, outputs, tolerance))
+    return Outcome(report, sample.safe, GateReport(tuple(results)))
+
+
+Hard = tuple[list[Array], HardSample]
+"""The stored inputs of a hard sample, and what is right for them."""
+
+
+def draw_hard(program: KernelGraph, seed: int, name: str) -> list[Hard]:
+    """The hard inputs of a program that have this name; none where nothing is asked of them."""
+    return [
+        ([encode(found.inputs[i.name], i.type.dtype) for i in program.inputs], replace(found, inputs={}))
+        for found in samples(program, seed, names=(name,), right=right)
+    ]
+
+
+def draw_into(drawn: Path, program: KernelGraph, seed: int, name: str = "") -> None:
+    """Write what kernels of a program are tried on to this file: random inputs, or the hard ones of this name. Drawing
+    these and computing what is right takes longer than the trials do."""
+    found: Sample | list[Hard] = draw_hard(program, seed, name) if name else draw_sample(program, seed)
+    with tempfile.NamedTemporaryFile(dir=drawn.parent, delete=False) as file:
+        pickle.dump(found, file, protocol=pickle.HIGHEST_PROTOCOL)
+    Path(file.name).replace(drawn)  # whoever finds the file finds all of it
+
+
+def warm(program: KernelGraph) -> None:
+    """Load what first runs of this program on the card need, in a process that is there for them."""
+    if attached_gpu() is None:
+        return
+    from mirage_nb.runtime.execution.launch import poisoned
+
+    poisoned(TensorType((1,), program.output_types[0].dtype))
+
+
+def run_once(emitted: Emitted, cubin: Cubin, scale: float = 1.0) -> Outcome:
+    """Run kernels that never ran on inputs of this size, for nothing but to see that they end: in a process that is
+    there for trials, and ends when they have spoiled its CUDA context. A library's kernels between them end.
+
+    Raises:
+        LaunchError: the card rejects the cubin or a launch, or a kernel failed on it.
+    """
+    from mirage_nb.runtime.execution.launch import GpuExecutable, card_errors, usable
+
+    with card_errors():
+        gpu = _own_gpu()
+    started = time.monotonic()
+    try:
+        with card_errors():
+            GpuExecutable(emitted.generated, cubin, gpu).ran(_any_inputs(emitted.graph.inputs, scale))
+    except LaunchError as error:
+        if not usable():
+            sys.stderr.write(f"{error.message}\n")
+            sys.stderr.flush()
+            os._exit(FAULTED)
+        raise
+    return replace(RAN, seconds=time.monotonic() - started)
+
+
+def _own_gpu() -> Gpu:
+    gpu = attached_gpu()
+    if gpu is None:
+        raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
+    return gpu
+
+
+@lru_cache(maxsize=1)
+def _any_inputs(inputs: Sequence[Input], scale: float) -> list[Any]:
+    """Some numbers of this size for each input, on the card, by copies alone; nobody asks what comes of them."""
+    import cupy
+
+    numbers = np.random.default_rng(0).standard_normal(2**16, np.float32) * np.float32(scale)
+    found = []
+    for given in inputs:
+        block = encode(numbers[: given.type.elements], given.type.dtype)
+        array = cupy.empty(given.type.shape, block.dtype)
+        array.data.copy_from_host(block.ctypes.data_as(ctypes.c_void_p), block.nbytes)
+        there = block.nbytes
+        while there < array.nbytes:
+            more = min(there, array.nbytes - there)
+            (array.data + there).copy_from_device(array.data, more)
+            there += more
+        found.append(array)
+    return found
+
+
+class Trials:
+    """Up to `count` processes for first runs, each replaced when it dies. `proceed` says whether to go on waiting. They
+    have cores beside a search that uses all of them: the first times of a session are waited for."""
+
+    def __init__(self, proceed: Callable[[], bool], count: int = 1) -> None:
+        self._proceed = proceed
+        self._workers = Workers(count, urgent=True)
+        self._terminated = False
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.terminate()
+
+    def terminate(self, wait: bool = True) -> None:
+        """End the processes, and wait until they are gone, which takes those with a card a second; who waits for a call
+        is told that there is no reason to go on, and blames no kernel."""
+        self._terminated = True
+        self._workers.terminate(wait)
+
+    def later(self, function: Callable[..., T], /, *args: Any) -> futures.Future[T]:
+        """A call in one of the processes, for whoever looks by himself whether it is done."""
+        return self._workers.submit(function, *args)
+
+    def call(self, function: Callable[..., T], /, *args: Any, seconds: float) -> T:
+        """`function(*args)` in one of the processes.
+
+        Raises:
+            LaunchError: the process died, or it took longer than `seconds`.
+            Stopped: there is no reason to go on.
+            whatever the function raises.
+        """
+        ((_, done),) = self.call_all(function, [args], seconds=seconds)
+        return done.result()
+
+    def call_all(
+        self,
+        function: Callable[..., T],
+        arguments: Sequence[tuple[Any, ...]],
+        *,
+        seconds: float,
+        until: float = math.inf,
+    ) -> Iterator[tuple[int, futures.Future[T]]]:
+        """Many calls side by side; yields the number of a call and its done future as they end, outcomes as of `call`.
+        Those that no process has begun when the clock (`time.monotonic`) says `until` fail, the others a moment later:
+        a process that is ended is missed by whoever has the next call.
+
+        Raises:
+            Stopped: there is no reason to go on.
+        """
+        calls = call_all(
+            self._workers, function, arguments, seconds, self._check, until, GRACE_SECONDS, "the kernel"
+        )
+        for number, future in calls:
+            yield number, _blamed(future)
+
+    def _check(self) -> None:
+        if self._terminated or not self._proceed():
+            raise Stopped("the session was stopped")
+
+
+def _blamed(future: futures.Future[T]) -> futures.Future[T]:
+    """What went wrong with a process as a mistake of the kernel that it tried."""
+    if not isinstance(error := future.exception(), SearchError):
+        return future
+    failed: futures.Future[T] = futures.Future()
+    failed.set_exception(LaunchError(error.message))
+    return failed

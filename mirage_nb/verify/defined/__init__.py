@@ -1,0 +1,1 @@
+"""What "equal" means, and where a program and its candidate are defined."""

@@ -1,0 +1,238 @@
+"""How well a program is conditioned: by how much rounding alone moves what it computes, element by element.
+
+In: a program, and inputs as its types hold them. Out: an `Analysis`: every output in float64, and the deviation that
+is to be expected of it when each of the program's operators is evaluated in its types. A running error analysis
+beside the evaluation: every result is rounded to its type, sums are accumulated in f32 (f64 for f64) and lose in
+proportion to the sum of the sizes of their terms, errors of different operands are independent (Higham and Mary, A
+New Approach to Probabilistic Rounding Error Analysis, 2019). Invariant: nothing here knows of a candidate; any kernel
+that rounds about as often as the program is off by about as much. Infinite: a value on the way is beyond its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_nb.interp.reference import SCALARS, FloatAlgebra
+from mirage_nb.interp.run import run_block
+from mirage_nb.ir import OPS, ApplyAttrs, BlockGraph, DType, KernelGraph, Op, OpKind, Trait, formula
+from mirage_nb.verify.reals.rounding import LARGEST, SMALLEST, rounded
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+ROUNDING: dict[DType, float] = {
+    DType.F16: 2.0**-11 / 3**0.5,
+    DType.BF16: 2.0**-9 / 3**0.5,
+    DType.F32: 2.0**-22 / 3**0.5,
+    DType.F64: 2.0**-52 / 3**0.5,
+}
+"""Standard deviation of a result that is rounded to the type, relative to it: half a unit in the last place, evenly
+spread. Of f32 two bits fewer: exponentials, quotients and roots are what the fast units of a GPU make of them."""
+ACCUMULATION: dict[DType, float] = {DType.F32: 2.0**-23, DType.F64: 2.0**-52}
+"""What a sum loses, relative to the sum of the sizes of its terms, by the type that it is accumulated in."""
+LINEAR = frozenset({OpKind.SUM, OpKind.MATMUL, OpKind.CONCAT_MATMUL})
+"""Linear in each operand: errors add up as their squares do."""
+STEEP = frozenset({OpKind.EXP, OpKind.SILU, OpKind.GELU, OpKind.SIGMOID})
+"""Evaluated by the exponential unit, whose argument is rounded to f32, too."""
+WRITTEN = {OpKind.GELU: "x * (1 + erf(x / (14142135623730951/10000000000000000))) / 2"}
+"""Operators that round as this formula does: the sum within cancels where x is negative, and what it loses there is a
+share of 1, not of the result."""
+FLUSHED = frozenset({DType.F32, DType.BF16})
+"""Types whose denormals a kernel may take for zero."""
+
+_EXACT = FloatAlgebra(np.dtype(np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The outputs in float64; the deviation of each element; the largest share of its type's range that a value on
+    the way takes (above 1: the program overflows; infinite: a value is infinite or no number)."""
+
+    outputs: tuple[Floats, ...]
+    deviations: tuple[Floats, ...]
+    fullest: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A tensor of the program and the deviation of its elements; None: it is exactly what its type holds."""
+
+    exact: Array
+    dtype: DType
+    deviation: Array | None = None
+
+    @property
+    def fullness(self) -> float:
+        """The largest share of the type's range that an element takes."""
+        top = float(np.max(np.abs(self.exact), initial=0.0))
+        return top / LARGEST[self.dtype] if top == top else float("inf")
+
+    def read(self) -> _Tensor:
+        """As an operand: where it is beyond its type, nothing is known."""
+        if self.deviation is None:
+            return self
+        beyond = np.isfinite(self.exact) & (np.abs(self.exact) > LARGEST[self.dtype])
+        if not beyond.any():
+            return self
+        return _Tensor(self.exact, self.dtype, np.where(beyond, np.inf, self.deviation))
+
+
+def analyse(program: KernelGraph, inputs: Mapping[str, Array]) -> Analysis:
+    """Evaluate a program on inputs by name, with what rounding does to it. No value is held longer than it is read."""
+    values = {n: _Tensor(np.asarray(inputs[i.name], np.float64), i.type.dtype) for n, i in enumerate(program.inputs)}
+    last = {v: index for index, op in enumerate(program.ops) for v in op.inputs}
+    fullest = 0.0
+    with np.errstate(all="ignore"):
+        for index, (op, results) in enumerate(program.definitions()):
+            operands = [values[v].read() for v in op.inputs]
+            for value in {*op.inputs}:
+                if last[value] == index and value not in program.outputs:
+                    del values[value]
+            made = _results(op, operands, [program.types[v].dtype for v in results])
+            fullest = max([fullest, *(tensor.fullness for tensor in made)])
+            values |= {v: t for v, t in zip(results, made, strict=True) if v in last or v in program.outputs}
+        found = [(values[v], program.types[v].shape) for v in program.outputs]
+        return Analysis(
+            tuple(np.broadcast_to(tensor.exact, shape) for tensor, shape in found),
+            tuple(np.broadcast_to(_deviation(tensor), shape) for tensor, shape in found),
+            fullest,
+        )
+
+
+def _deviation(tensor: _Tensor) -> Array:
+    return np.zeros(()) if tensor.deviation is None else tensor.deviation
+
+
+def _results(op: Op, operands: list[_Tensor], dtypes: list[DType]) -> list[_Tensor]:
+    """The results of one operator, rounded to these types."""
+    if isinstance(op.body, BlockGraph):
+        return _of_kernel(op.body, operands, dtypes)
+    exact = _EXACT.apply(op.kind, [t.exact for t in operands], op.attrs, 0)
+    (dtype,) = dtypes
+    moved = Trait.VIEW in OPS[op.kind].traits and all(t.dtype is dtype for t in operands)
+    if all(t.deviation is None for t in operands) and op.kind not in STEEP and (moved or _holds(dtype, exact)):
+        return [_Tensor(exact, dtype)]
+    written = op.attrs.formula if isinstance(op.attrs, ApplyAttrs) else WRITTEN.get(op.kind)
+    if written is not None:
+        squares = _of_formula(written, operands[0], dtype)
+    else:
+        squares = _carried(op, operands, exact)
+    if not moved:
+        squares = squares + _lost(op, operands, exact, dtype)
+    deviation = np.where(np.isfinite(exact), np.sqrt(squares), 0.0)
+    return [_Tensor(exact, dtype, np.where(np.isnan(deviation), np.inf, deviation))]
+
+
+def _holds(dtype: DType, exact: Array) -> bool:
+    """Whether the type has all of these numbers."""
+    return bool(np.array_equal(rounded(exact, dtype), exact, equal_nan=True))
+
+
+def _lost(op: Op, operands: Sequence[_Tensor], exact: Array, dtype: DType) -> Array:
+    """The variance that the operator itself adds."""
+    size = np.where(np.isfinite(exact), np.abs(exact), 0.0)
+    square = (ROUNDING[dtype] * np.maximum(size, SMALLEST[dtype])) ** 2
+    if dtype in FLUSHED:
+        square += SMALLEST[dtype] ** 2
+    if op.kind in LINEAR:
+        terms = _EXACT.apply(op.kind, [np.abs(t.exact) for t in operands], op.attrs, 0)
+        unit = ACCUMULATION[DType.F64 if dtype is DType.F64 else DType.F32]
+        square = square + (unit * np.where(np.isfinite(terms), terms, 0.0)) ** 2
+    return square
+
+
+def _carried(op: Op, operands: Sequence[_Tensor], exact: Array) -> Array:
+    """The variance that the errors of the operands bring with them."""
+    total: Array = np.zeros(())
+    for place, operand in enumerate(operands):
+        deviation = operand.deviation
+        if op.kind in STEEP:
+            size = np.where(np.isfinite(operand.exact), np.abs(operand.exact), 0.0)
+            unit = ACCUMULATION[DType.F64 if operand.dtype is DType.F64 else DType.F32]
+            deviation = np.hypot(_deviation(operand), unit * size)
+        if deviation is None:
+            continue
+        if Trait.VIEW in OPS[op.kind].traits:
+            rest = [np.zeros(t.exact.shape) for t in operands]
+            total = total + _EXACT.apply(op.kind, _put(rest, place, deviation**2), op.attrs, 0)
+        elif op.kind in LINEAR:
+            rest = [t.exact**2 for t in operands]
+            total = total + _EXACT.apply(op.kind, _put(rest, place, deviation**2), op.attrs, 0)
+        else:
+            total = total + _difference(op, operands, place, deviation, exact) ** 2
+    return total
+
+
+def _of_formula(text: str, operand: _Tensor, dtype: DType) -> Array:
+    """The variance of a formula, whose primitives are evaluated one after the other in f32 (f64 for f64)."""
+    unit = ROUNDING[DType.F64 if dtype is DType.F64 else DType.F32]
+    start = (operand.exact, np.broadcast_to(_deviation(operand), operand.exact.shape))
+    primitives = {name: _primitive(function, unit) for name, function in SCALARS.items()}
+
+    def exactly(number: Fraction) -> tuple[Array, Array]:
+        return np.asarray(float(number)), np.zeros(())
+
+    _, deviation = formula.fold(formula.read(text), start, exactly, primitives)
+    return np.asarray(deviation**2)
+
+
+def _primitive(function: Callable[..., Array], unit: float) -> Callable[..., tuple[Array, Array]]:
+    """A primitive of formulas on values with their deviations; an exponent has none."""
+
+    def made(*given: Any) -> tuple[Array, Array]:
+        values = [one[0] if isinstance(one, tuple) else one for one in given]
+        found = function(*values)
+        square = np.where(np.isfinite(found), unit * np.abs(found), 0.0) ** 2
+        for place, one in enumerate(given):
+            if not isinstance(one, tuple) or not one[1].any():
+                continue
+            value, deviation = one
+            ends = [[*values[:place], end, *values[place + 1 :]] for end in (value + deviation, value - deviation)]
+            moved = np.fmax(*(np.abs(function(*end) - found) for end in ends))
+            moved = np.where(np.isinf(deviation) | np.isnan(moved), np.inf, moved)
+            square = square + np.where(deviation > 0, moved, 0.0) ** 2
+        return found, np.where(np.isfinite(found), np.sqrt(square), 0.0)
+
+    return made
+
+
+def _put(arrays: list[Array], place: int, array: Array) -> list[Array]:
+    """The arrays with another one at its place, of the shape of the one there."""
+    shape = arrays[place].shape
+    return [*arrays[:place], np.array(np.broadcast_to(array, shape)), *arrays[place + 1 :]]
+
+
+def _difference(op: Op, operands: Sequence[_Tensor], place: int, deviation: Array, exact: Array) -> Array:
+    """By how much a result moves when one operand moves by its deviation, up or down."""
+    found: Array = np.full((), np.nan)
+    at = operands[place].exact
+    for moved in (at + deviation, at - deviation):
+        made = _EXACT.apply(op.kind, _put([t.exact for t in operands], place, moved), op.attrs, 0)
+        found = np.fmax(found, np.abs(made - exact))
+    unknown = np.isinf(deviation)
+    if unknown.any():
+        mark = _put([np.zeros(t.exact.shape) for t in operands], place, unknown.astype(np.float64))
+        found = np.where(_reached(op, mark, exact.shape), np.inf, found)
+    return np.where(np.isfinite(exact) & np.isnan(found), np.inf, found)
+
+
+def _reached(op: Op, marked: list[Array], shape: tuple[int, ...]) -> Array:
+    """Which elements of a result read marked elements of the operands."""
+    if Trait.REDUCTION in OPS[op.kind].traits:
+        return np.broadcast_to(_EXACT.apply(OpKind.SUM, marked[:1], op.attrs, 0) > 0, shape)
+    return np.broadcast_to(sum(marked) > 0, shape)
+
+
+def _of_kernel(body: BlockGraph, operands: Sequence[_Tensor], dtypes: Sequence[DType]) -> list[_Tensor]:
+    """The results of a graph-defined kernel; off by what f32 makes of it."""
+    held = [t.exact for t in operands]
+    single = FloatAlgebra(np.dtype(np.float64 if DType.F64 in dtypes else np.float32))
+    exact, rough = run_block(body, held, _EXACT), run_block(body, [a.astype(single.dtype) for a in held], single)
+    rows = zip(exact, rough, dtypes, strict=True)
+    return [_Tensor(x, dtype, np.hypot(ROUNDING[dtype] * np.abs(x), np.abs(y - x))) for x, y, dtype in rows]

@@ -1,0 +1,186 @@
+"""Hard inputs: named ways to fill the inputs of a program on which unsafe but algebraically equal kernels break.
+
+In: a program, the name of a way, a seed. Out: arrays of numbers that the inputs' types hold, by input name. Inputs that
+are added to what a maximum or an exponential is taken of are masks, as people write them: minus infinity, or a large
+finite number, on whole tiles, on whole rows and in a triangle. Indices are places of their axis in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_nb.ir import OPS, ConstAttrs, Input, KernelGraph, Op, OpKind, Trait
+from mirage_nb.ir.ops import Shape
+from mirage_nb.verify.fields.indices import drawn_places, indices
+from mirage_nb.verify.reals.ranges import Range, ranges, within
+from mirage_nb.verify.reals.rounding import SMALLEST, rounded
+
+Array = NDArray[Any]
+
+BLOCK = 2**22
+"""Of an input of more elements so many are drawn, at least a row."""
+Draw = Callable[[np.random.Generator, Input], Array]
+
+
+def _normal(rng: np.random.Generator, shape: Shape) -> Array:
+    return rng.standard_normal(shape, np.float32)
+
+
+def _scaled(scale: float) -> Draw:
+    return lambda rng, given: np.float32(scale) * _normal(rng, given.type.shape)
+
+
+def _uniform(rng: np.random.Generator, shape: Shape) -> Array:
+    return rng.random(shape, np.float32)
+
+
+def _one_hot_rows(rng: np.random.Generator, given: Input) -> Array:
+    """One large element per row, the rest tiny."""
+    shape: Shape = given.type.shape
+    values = np.float32(1e-3) * _normal(rng, shape)
+    if shape:
+        at = rng.integers(0, shape[-1], (*shape[:-1], 1))
+        np.put_along_axis(values, at, 8.0, axis=-1)
+    return values
+
+
+def _zero_rows(rng: np.random.Generator, given: Input) -> Array:
+    """Every third row is zero."""
+    shape = given.type.shape
+    rows = np.asarray(rng.integers(0, 3, (*shape[:-1], 1) if shape else ()) > 0)
+    return np.where(rows, _normal(rng, shape), np.float32(0))
+
+
+def _constant_rows(rng: np.random.Generator, given: Input) -> Array:
+    """All elements of a row are equal."""
+    shape = given.type.shape
+    return np.broadcast_to(_normal(rng, (*shape[:-1], 1) if shape else ()), shape)
+
+
+def _wide_range(rng: np.random.Generator, given: Input) -> Array:
+    """Magnitudes from a thousandth to thirty, evenly on a logarithmic scale."""
+    shape = given.type.shape
+    size = np.float32(10) ** (np.float32(4.5) * _uniform(rng, shape) - 3)
+    return np.asarray(np.copysign(size, _uniform(rng, shape) - np.float32(0.5)))
+
+
+DRAWS: dict[str, Draw] = {
+    "normal": _scaled(1.0),
+    "large logits": _scaled(12.0),
+    "one large element per row": _one_hot_rows,
+    "near-zero norms": _scaled(1e-3),
+    "large norms": _scaled(100.0),
+    "constant rows": _constant_rows,
+    "all positive": lambda rng, given: _uniform(rng, given.type.shape) + np.float32(0.5),
+    "all negative": lambda rng, given: -_uniform(rng, given.type.shape) - np.float32(0.5),
+    "wide range": _wide_range,
+    "zero rows": _zero_rows,
+    "denormals": lambda rng, given: SMALLEST[given.type.dtype] * (2 * _uniform(rng, given.type.shape) - 1),
+}
+"""Ways to fill an input; values are rounded to the input's type."""
+
+SPOILED = {"infinite": np.inf, "undefined": np.nan}
+"""What one element of one input may be."""
+
+LOW = float("-inf")
+
+
+def _triangle(rng: np.random.Generator, shape: Shape) -> Array:
+    """The first row sees nothing of the last axis, row i what lies before i / rows of it."""
+    rows = shape[-2] if len(shape) > 1 else 2
+    row = np.arange(rows)[:, None] if len(shape) > 1 else 1
+    return np.broadcast_to(np.arange(shape[-1]) / shape[-1] < row / rows, shape)
+
+
+def _patches(rng: np.random.Generator, shape: Shape) -> Array:
+    """Eight rows at a time see a tenth of the last axis, nothing, three elements in ten, or everything."""
+    place, start = np.arange(shape[-1]) / shape[-1], 0.9 * rng.random((*shape[:-1], 1))
+    window = (place >= start) & (place <= start + 0.1)
+    row = np.arange(shape[-2])[:, None] if len(shape) > 1 else 0
+    ways = [window, np.zeros(shape, bool), rng.random(shape) < 0.3, np.ones(shape, bool)]
+    return np.choose(np.broadcast_to(row // 8 % 4, shape), ways)
+
+
+Mask = tuple[Callable[[np.random.Generator, Shape], Array], float]
+
+MASKS: dict[str, Mask] = {
+    "causal mask": (_triangle, LOW),
+    "masked tiles and rows": (_patches, LOW),
+    "large finite mask": (_triangle, -6e4),
+}
+"""What a mask lets be seen, and the number that hides the rest."""
+
+
+def masks_of(program: KernelGraph) -> tuple[str, ...]:
+    """The inputs that are added to what a maximum or an exponential is taken of, itself included."""
+    added: list[frozenset[str]] = [frozenset({i.name} if i.type.shape else ()) for i in program.inputs]
+    found: set[str] = set()
+    maker = {v: op for op, values in program.definitions() for v in values}
+    for op, values in program.definitions():
+        sums = [added[v] for v in op.inputs]
+        if op.kind in (OpKind.EXP, OpKind.MAX):
+            found.update(*sums)
+        passed = frozenset[str]()
+        if op.kind is OpKind.ADD or Trait.VIEW in OPS[op.kind].traits:
+            passed = passed.union(*sums)
+        elif op.kind is OpKind.SUB or (op.kind in (OpKind.MUL, OpKind.DIV) and _is_positive(maker, op.inputs[1])):
+            passed = sums[0]
+        elif op.kind is OpKind.MUL and _is_positive(maker, op.inputs[0]):
+            passed = sums[1]
+        added += [passed] * len(values)
+    return tuple(i.name for i in program.inputs if i.name in found)
+
+
+def _is_positive(maker: dict[int, Op], value: int) -> bool:
+    """Whether it is a constant above zero, maybe behind views."""
+    op = maker.get(value)
+    while op is not None and op.inputs and Trait.VIEW in OPS[op.kind].traits:
+        op = maker.get(op.inputs[0])
+    return op is not None and isinstance(op.attrs, ConstAttrs) and op.attrs.value > 0
+
+
+def finite_names(program: KernelGraph) -> tuple[str, ...]:
+    """The names of hard inputs that a kernel is tried on, the most telling first: masks, then ways to fill."""
+    return (*(MASKS if masks_of(program) else ()), *DRAWS)
+
+
+def sample_names(program: KernelGraph) -> tuple[str, ...]:
+    """The names of all hard inputs: those of `finite_names`, then what spoils one element."""
+    return (*finite_names(program), *(f"{what} element of {i.name}" for what in SPOILED for i in program.inputs))
+
+
+def _filled(draw: Draw, rng: np.random.Generator, given: Input, wanted: Range | None) -> Array:
+    """An input that is filled in this way; of a large one some rows, again and again."""
+    type_ = given.type
+    if type_.elements <= BLOCK or len(type_.shape) < 2:
+        return rounded(within(draw(rng, given), wanted), type_.dtype)
+    rows = BLOCK // type_.shape[-1] | 1  # odd: what is laid out in powers of two meets other rows
+    few = replace(given, type=replace(type_, shape=(rows, type_.shape[-1])))
+    return np.resize(rounded(within(draw(rng, few), wanted), type_.dtype), type_.shape)
+
+
+def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
+    """The inputs of this name."""
+    rng = np.random.default_rng([seed, *name.encode()])
+    draw = DRAWS.get(name, DRAWS["normal"])
+    places, wanted = indices(program), ranges(program)
+    inputs = {
+        i.name: drawn_places(rng, i.type.shape, places[i.name]) if i.name in places
+        else _filled(draw, rng, i, wanted.get(i.name))
+        for i in program.inputs
+    }  # fmt: skip
+    if name in MASKS:
+        seen, low = MASKS[name]
+        types = {i.name: i.type for i in program.inputs}
+        for mask in masks_of(program):
+            kept = np.where(seen(rng, types[mask].shape), inputs[mask], low)
+            inputs[mask] = rounded(kept, types[mask].dtype)
+    elif name not in DRAWS:
+        what, _, _, given = name.split(" ", 3)
+        inputs[given].flat[rng.integers(inputs[given].size)] = SPOILED[what]
+    return inputs
