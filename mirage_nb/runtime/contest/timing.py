@@ -36,9 +36,6 @@ FEW, QUICK_US = 3, 1e5
 HOPELESS, HOPELESS_US = 10.0, 500.0
 """Who takes so many times the limit, and so long that starting a call counts for nothing, is not replayed at all."""
 
-BESIDE = 0.1
-"""What the better one of two times of a kernel counts beside the worse one."""
-
 LAUNCHES = 100
 LAUNCH_ROUNDS = 21
 """Calls in one round of `time_launches`, and rounds."""
@@ -59,7 +56,7 @@ class Timing:
 class Lap:
     """One contestant: relative error against float64, and its timing, or None with the reason in `note`.
 
-    `timing` is of calls that stand behind a foreign kernel each, `chain` of calls back to back .
+    `timing` is of calls that stand behind a foreign kernel each, `chain` of calls back to back.
     """
 
     name: str
@@ -70,10 +67,8 @@ class Lap:
 
     @property
     def us(self) -> float | None:
-        """What counts, the larger median of both: what starts early wins back to back what it loses behind others. Of
-        those that differ by noise in that one, the smaller median decides."""
-        found = sorted(t.median_us for t in (self.timing, self.chain) if t is not None)
-        return (1 - BESIDE) * found[-1] + BESIDE * found[0] if found else None
+        """What counts, the larger median of both: what starts early wins back to back what it loses behind others."""
+        return max((t.median_us for t in (self.timing, self.chain) if t is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
