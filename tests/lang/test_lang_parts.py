@@ -96,14 +96,23 @@ def test_a_program_that_would_grow_too_large_stays(monkeypatch: pytest.MonkeyPat
     assert kinds(text)[OpKind.EXP] == 1
 
 
+def lasts(x: np.ndarray) -> list[int]:
+    """Where the largest element so far stands, the last one of equal ones, as PyTorch has it."""
+    return [max(place for place in range(end) if x[place] == x[:end].max()) for end in range(1, len(x) + 1)]
+
+
 ORACLES: dict[str, Callable[[Any], Any]] = {
     "np.pad(X, ((2, 1), (0, 3)), mode='reflect') * 2": lambda x: np.pad(x, ((2, 1), (0, 3)), mode="reflect") * 2,
     "np.pad(X, 2, mode='symmetric') * 2": lambda x: np.pad(x, 2, mode="symmetric") * 2,
     "np.pad(X, (1, 2), mode='wrap') * 2": lambda x: np.pad(x, (1, 2), mode="wrap") * 2,
+    "np.pad(X, ((0, 0), (0, 2)), mode='wrap') * 2": lambda x: np.pad(x, ((0, 0), (0, 2)), mode="wrap") * 2,
+    "np.pad(X, ((3, 0), (0, 1)), mode='symmetric') * 2": lambda x: np.pad(x, ((3, 0), (0, 1)), mode="symmetric") * 2,
     "np.pad(X, ((1, 0), (0, 2)), mode='edge') * 2": lambda x: np.pad(x, ((1, 0), (0, 2)), mode="edge") * 2,
     "np.pad(X, ((1, 2),), constant_values=3)": lambda x: np.pad(x, ((1, 2),), constant_values=3),
     "F.pad(X, (1, -1, -2, 1)) * 2": lambda x: np.pad(x[2:, :-1], ((0, 1), (1, 0))) * 2,
     "torch.cummax(X, dim=0).values": lambda x: np.maximum.accumulate(x, 0),
+    "torch.cummax(floor(X), dim=0).indices": lambda x: np.apply_along_axis(lasts, 0, np.floor(x)),
+    "floor(X).cummin(1)[1]": lambda x: np.apply_along_axis(lasts, 1, -np.floor(x)),
     "X.cummin(1)[0]": lambda x: np.minimum.accumulate(x, 1),
     "np.polyval([1, -2, 0.5], X)": lambda x: np.polyval([1, -2, 0.5], x),
     "X[:, 0] * np.linspace(0, 1, 6, endpoint=False)": lambda x: x[:, 0] * np.linspace(0, 1, 6, endpoint=False),
