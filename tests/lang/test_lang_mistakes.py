@@ -163,6 +163,7 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("return conv1d(X[None], W[None])", SHAPE, "conv1d(X[None], W[None])", "groups * w's channels"),
     ("return conv1d(X[None], X[None], stride=0)", SHAPE, "", "dilations are positive"),
     ("return conv1d(X[None], X[None], padding=[1, 1])", SHAPE, "", "one for each dimension"),
+    ("return conv1d(X[None], X[None], dilation=9)", SHAPE, "", "no window fits"),
     ("return conv2d(X[None, None], X[None, None], W)", SHAPE, "", "bias has an entry"),
     ("return X[0.5]", SHAPE, "0.5", "not 1/2"),
     ("return sum[0]", NAME, "sum", "is a function"),

@@ -187,8 +187,8 @@ def try_fastest(passes: Passes, gpu: Gpu, most: int) -> None:
         if winner is None:
             return
         passes.stage = "hard inputs"
-        passes.tried.add(winner.label)
         with passes.turn(gpu):
+            passes.tried.add(winner.label)
             try:
                 passes.keep(passes.gated(winner))
             except Exception as error:  # whatever goes wrong with one of them, the others go on
