@@ -129,8 +129,8 @@ def test_a_kernel_that_runs_at_once_takes_no_more_than_the_whole_budget(
         emit = passes.emit
         endless = "  volatile int waiting = 1;\n  while (waiting) {}\n  const int thread ="
         monkeypatch.setattr(passes, "emit", lambda *given: changed(emit(*given), "  const int thread =", endless))
-    snapshot = superoptimize(text, effort="quick", budget=1.0).result(60)
-    assert snapshot.state is State.FINISHED and snapshot.seconds <= 2.0
+    snapshot = superoptimize(text, effort="quick", budget=2.5).result(60)
+    assert snapshot.state is State.FINISHED and snapshot.seconds <= 3.5
     assert any("g++ took more than" in m or "timeout" in m for m in snapshot.messages), snapshot.messages
 
 
