@@ -129,6 +129,16 @@ def test_the_end_of_time_ends_no_process_that_is_nearly_done() -> None:
         assert trials.call(os.getpid, seconds=60) != process, "what does not end is ended"
 
 
+def test_a_kernel_that_nobody_waits_for_is_in_the_way_of_no_other_one() -> None:
+    with Trials(lambda: True) as trials:
+        calls = trials.call_all(time.sleep, [(0.0,), (60,)], seconds=60)
+        assert next(calls)[0] == 0
+        time.sleep(0.2)  # the other one has begun
+        del calls
+        found = dict(trials.call_all(os.getpid, [()], seconds=60, until=time.monotonic() + 30))
+        assert found[0].result() != os.getpid()
+
+
 def test_inputs_are_drawn_by_processes(tmp_path: Path) -> None:
     program = parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn rms_norm(X) @ W").graph
     with Trials(lambda: True) as trials:

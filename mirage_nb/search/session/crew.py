@@ -197,7 +197,7 @@ def _watched(
                 yield waiting.pop(future), _failed(_too_late(name, seconds, now < until))
     finally:
         for future in waiting:
-            future.cancel()
+            executor.abandon(future) if isinstance(executor, Workers) else future.cancel()
 
 
 def _too_late(name: str, seconds: float, had_time: bool) -> str:

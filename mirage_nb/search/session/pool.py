@@ -150,6 +150,11 @@ class Workers(futures.Executor):
                 if call is future:
                     worker.kill()
 
+    def abandon(self, future: futures.Future[Any]) -> None:
+        """Nobody waits for this call any more: it does not begin; what is urgent stands in the way of no other one."""
+        if not future.cancel() and self._urgent:
+            self.kill(future)
+
     def rest(self, resting: bool) -> None:
         """Whether calls sleep for a while, so that others may use the cores."""
         CORES.rest(self, resting)
