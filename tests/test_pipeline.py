@@ -42,7 +42,7 @@ from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime import passes
 from mirage_nb.runtime.contest import confirm, without_gpu
 from mirage_nb.runtime.contest.final import verify_real
-from mirage_nb.runtime.contest.winner import Winner
+from mirage_nb.runtime.contest.winner import ALONE, Winner
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search.composition import OWN_OPERATORS, UNSEARCHED
 from mirage_nb.search.saturation.events import Outcome
@@ -266,7 +266,7 @@ def test_stop_while_a_kernel_is_compiled_or_executed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(passes, "emit", lambda *graph: SimpleNamespace(source=60))
     monkeypatch.setattr(passes.Passes, "_executed", lambda self, c, e, call, u: call(time.sleep, e.source, seconds=99))
     session = superoptimize(SMALL, effort="quick")
-    assert until(lambda: session.search._workers is not None and session.search._workers.processes)  # type: ignore[attr-defined]
+    assert until(lambda: session.search._extra is not None and session.search._extra.processes)  # type: ignore[attr-defined]
     session.stop()
     assert session.wait(30)  # the worker would sleep for a minute
     snapshot = session.snapshot()
@@ -351,6 +351,7 @@ def test_a_pass_that_fails_loses_no_candidate(
 ) -> None:
     before = len(finished().snapshot().candidates)
     monkeypatch.setattr(passes, name, broken)
+    monkeypatch.setattr(without_gpu, name, broken, raising=False)
     session = finished()
     snapshot = session.snapshot()
     assert snapshot.state is State.FINISHED and len(snapshot.candidates) == before
@@ -420,9 +421,8 @@ def test_what_is_too_long_for_the_cpu_edition_is_left_to_the_user(monkeypatch: p
     assert any("too long for the CPU edition" in message for message in session.snapshot().messages)
     monkeypatch.setattr(without_gpu, "NUMPY_OPERATIONS", 1.0)
     session = finished()
-    with pytest.raises(NoKernelError, match=r"finished without a kernel: .* too large for NumPy"):
-        _ = session.best
-    assert session.trace == () and session(*inputs()).shape == (4, 96)  # asked for, it runs
+    assert "too large for NumPy" in str(session.snapshot().messages) and session.trace == ()
+    assert session.best.candidate.executed_on == ALONE and session(*inputs()).shape == (4, 96)
 
 
 def test_large_programs_say_that_smaller_shapes_were_checked(monkeypatch: pytest.MonkeyPatch) -> None:

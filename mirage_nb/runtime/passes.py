@@ -30,7 +30,7 @@ from mirage_nb.runtime.contest.heats import COMPILE_SECONDS, told
 from mirage_nb.runtime.contest.on_card import OnCard
 from mirage_nb.runtime.contest.precise import how_precise
 from mirage_nb.runtime.contest.trial import RAN, Outcome, Trials, draw_into, drawn, run_once, try_on_cpu
-from mirage_nb.runtime.contest.winner import Origin, Winner, WrongResult
+from mirage_nb.runtime.contest.winner import ALONE, Origin, Winner, WrongResult
 from mirage_nb.runtime.contest.without_gpu import WithoutGpu, here, is_generated
 from mirage_nb.runtime.execution.artifacts import distrusted
 from mirage_nb.runtime.execution.compile import Cubin, compile_cubin
@@ -137,7 +137,7 @@ class Passes:
     def build(self, candidate: Candidate) -> Winner:
         """Emit, compile and execute one candidate in this thread, unless that is done. Raises MirageError."""
         done = self.winners.get(candidate.digest)
-        if done is not None:
+        if done is not None and done.candidate.executed_on != ALONE:
             return done
         try:
             return self.built(candidate, here)
@@ -169,7 +169,8 @@ class Passes:
                 if OnCard(self, self.gpu).run(unique((*plain, *chosen, *varied(candidates, FINALISTS_GPU)))):
                     self._at_least(snapshot.baseline)
                     return
-            WithoutGpu(self, snapshot.baseline).run(chosen, candidates)
+            (without := WithoutGpu(self, snapshot.baseline)).run(chosen, candidates)
+            without.at_least()
         except MissingPartError as error:
             self.search.tell(f"no kernel was executed: {error}")
         finally:
@@ -258,6 +259,7 @@ class Passes:
         left = until - time.monotonic()
         trying = (try_on_cpu, self.search.program, emitted, self.sample_seed, self.tolerance, left)
         outcome = self._traced("execute", candidate, lambda: call(*trying, seconds=self.allowed(EXECUTE_SECONDS)))
+        self._scale = outcome.scale
         return self.keep(Winner.judged(candidate, emitted, CpuExecutable(emitted), cubin, outcome, self.origin))
 
     def cubin_of(self, candidate: Candidate, emitted: Emitted, call: Call) -> Cubin | None:

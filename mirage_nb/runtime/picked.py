@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.ir import ArangeAttrs, DType, Input, KernelGraph, TensorType
+from mirage_nb.ir import OPS, ArangeAttrs, DType, Input, KernelGraph, TensorType, Trait
 from mirage_nb.ir.sizes import size_of
 from mirage_nb.search.axes import Prepared, flat, prepare
 from mirage_nb.search.sizes.instantiate import small_program
@@ -29,6 +29,8 @@ Array = NDArray[Any]
 
 WHOLE_ELEMENTS, PICKED_ELEMENTS = 2**25, 2**22
 """Elements of all tensors of a program that is computed whole; and of one with less of some axes, if it can be so."""
+FEW = 16
+"""At most so many indices of any axis has an operator that is executed alone."""
 KEPT, LEAST, WORTH = 64, 2, 0.95
 """At most and at least so many indices of an axis are picked; fewer only if that leaves this share of all elements."""
 
@@ -92,6 +94,22 @@ def picking(program: KernelGraph, whole: int = WHOLE_ELEMENTS, most: int = PICKE
     rows = zip(prepared.output_dims, numbered.output_types, small.output_types, strict=True)
     outputs = [_picked(prepared, groups, chosen, whole.shape, made.shape) for groups, whole, made in rows]
     return Picking(small, tuple(inputs), tuple(outputs), numbers)
+
+
+def operators_alone(program: KernelGraph) -> list[KernelGraph]:
+    """Every operator of a program that computes, each a program of its own with axes of at most `FEW` indices; what
+    changes no number is left out, and so is what cannot be said over axes."""
+    found: dict[KernelGraph, None] = {}
+    for op in program.ops:
+        if not op.inputs or Trait.VIEW in OPS[op.kind].traits:
+            continue
+        given = [Input(f"operand {n}", program.types[v]) for n, v in enumerate(op.inputs)]
+        made = KernelGraph.start(*given).append(replace(op, inputs=tuple(range(len(given)))))
+        prepared = prepare(made.returning((len(given),)))
+        if not prepared.refused:
+            few = {n: range(min(FEW, axis.extent)) for n, axis in enumerate(prepared.axes)}
+            found[_less(prepared, few)] = None
+    return [*found]
 
 
 def _chosen(prepared: Prepared, able: Sequence[int], most: int) -> dict[int, tuple[int, ...]]:

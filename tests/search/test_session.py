@@ -51,8 +51,8 @@ def search(text: str = SMALL, **options: object) -> SearchSession:
 
 
 def processes(session: SearchSession) -> tuple[int, ...]:
-    workers = session._workers
-    return workers.processes if isinstance(workers, Workers) else ()
+    workers = (session._workers, session._extra)
+    return tuple(process for some in workers if isinstance(some, Workers) for process in some.processes)
 
 
 def children() -> set[str]:

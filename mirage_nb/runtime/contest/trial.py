@@ -51,13 +51,14 @@ FAULTED = 3
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the first runs showed: the comparison on random inputs, whether these are `safe` (see `Sample`), how
-    the kernel did on hard ones, and how long all that took (seconds)."""
+    """What the first runs showed: the comparison on random inputs, whether these are `safe` and of which
+    `scale` (see `Sample`), how the kernel did on hard ones, and how long all that took (seconds)."""
 
     report: FloatReport
     safe: bool
     hard: GateReport = field(default_factory=lambda: GateReport(()))
     seconds: float = 0.0
+    scale: float = 1.0
 
 
 RAN = Outcome(FloatReport(0.0, True, "ran"), True)
@@ -91,6 +92,11 @@ def drawn(program: KernelGraph, seed: int) -> Sample:
     return draw_sample(program, seed)
 
 
+def draw_ahead(program: KernelGraph, seed: int) -> None:
+    """For whatever is tried by this process later; nothing is handed over."""
+    drawn(program, seed)
+
+
 @lru_cache(maxsize=2)
 def hard_drawn(program: KernelGraph, seed: int) -> Sequence[Hard]:
     """Hard inputs for the CPU edition, likewise."""
@@ -110,13 +116,13 @@ def tried(
             report = replace(there, note=f"{name}: {there.note}")
             break
     if not report.ok:
-        return Outcome(report, sample.safe)
+        return Outcome(report, sample.safe, scale=sample.scale)
     types = emitted.graph.output_types
     results = []
     for inputs, wanted in hard:
         outputs = [decode(a, t.dtype) for a, t in zip(executable.run(inputs), types, strict=True)]
         results.append(judge(wanted, outputs, tolerance))
-    return Outcome(report, sample.safe, GateReport(tuple(results)))
+    return Outcome(report, sample.safe, GateReport(tuple(results)), scale=sample.scale)
 
 
 Hard = tuple[list[Array], HardSample]

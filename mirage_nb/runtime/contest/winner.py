@@ -1,7 +1,7 @@
 """A candidate that ran: what was emitted and compiled for it, how it fared, and the ways to take it along.
 
 In: the outcome of its first runs. Out: a `Winner`: callable, prepared calls, a file of its own, an operator of
-PyTorch. Invariant: there is no Winner whose output was not compared with float64.
+PyTorch. Invariant: there is no Winner whose output was not compared with float64, in full or `ALONE`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from mirage_nb.runtime.kernel.saved import lower, write_file
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import EXACT, Target
 from mirage_nb.verify.reals.float_gate import FloatReport
+
+ALONE = "CPU edition, operator by operator at smaller extents"
+"""Where the program's own operators were executed, if there was no time for more."""
 
 
 class WrongResult(LaunchError):
@@ -180,7 +183,7 @@ class Winner:
             "program": print_graph(origin.program),
             "muGraph": print_graph(self.graph),
             "verdict": str(candidate.verdict),
-            "checked": f"on {self.executable.device}, relative error {self.report.measured} against float64",
+            "checked": f"on {candidate.executed_on}, relative error {self.report.measured} against float64",
             "time": f"{timed}, {origin.target.name}",
             "emitted": str(self.emitted.options),
             **({"made for": str(self.emitted.size)} if self.emitted.size is not None else {}),

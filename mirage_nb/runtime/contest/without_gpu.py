@@ -1,7 +1,8 @@
 """Finalists without a GPU: executed on the CPU edition, best estimate first, until one is right.
 
 In: the passes of a session. Out: a winner, if anything runs at all on this machine. Invariant: whatever is wrong with
-the muGraphs that were found, the program's own operators are executed in the end; where time is short, before them.
+the muGraphs that were found, the program's own operators are executed in the end; where time is short, before them; and
+where that cannot be, one by one at smaller extents.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mirage_nb.codegen import default_options, emit
 from mirage_nb.errors import CompileError, MirageError, MissingPartError, SearchError
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.runtime.contest.confirm import Confirmation
-from mirage_nb.runtime.contest.trial import hard_drawn
-from mirage_nb.runtime.contest.winner import PoorResult
+from mirage_nb.runtime.contest.trial import RAN, draw_ahead, hard_drawn, try_on_cpu
+from mirage_nb.runtime.contest.winner import ALONE, Origin, PoorResult, Winner
+from mirage_nb.runtime.execution.execute import CpuExecutable
+from mirage_nb.runtime.picked import operators_alone
 from mirage_nb.search.pieces import HEAVY
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
@@ -59,8 +63,12 @@ class WithoutGpu:
         self._nothing_compiles = False
 
     def begin(self) -> None:
-        """While others search, where time is limited: the program's own operators, and the inputs for all finalists."""
-        if self._search.left == math.inf or operations(self._search.program) > AT_ONCE:
+        """While others search, where time is limited: the program's own operators, and the inputs for all finalists; of
+        a large program another process draws these."""
+        count = operations(self._search.program)
+        if self._search.left < math.inf and AT_ONCE < count <= NUMPY_OPERATIONS:
+            self._search.begin_beside(draw_ahead, self._search.program, self._passes.sample_seed)
+        if self._search.left == math.inf or count > AT_ONCE:
             return
         if self._own is not None and self._own.digest not in self._passes.winners:
             self._executed(self._own)
@@ -115,6 +123,24 @@ class WithoutGpu:
             yield chosen
         if self._own is not None:
             yield self._own
+
+    def at_least(self) -> None:
+        """Where nothing was right, the program's own operators, unless these are wrong: each alone at small extents,
+        which takes a moment whatever the program's are."""
+        own, target = self._own, self._search.target
+        if self._passes.winners or own is None or own.digest not in {c.digest for c in self._search.candidates()}:
+            return
+        options, seed = replace(default_options(target), library=0), self._passes.sample_seed
+        try:
+            emitted = [emit(alone, target, options) for alone in operators_alone(own.graph)]
+            outcomes = [RAN, *(try_on_cpu(e.graph, e, seed) for e in emitted)]
+            worst = max(outcomes, key=lambda found: (not found.report.ok, found.report.relative_error))
+            whole = emit(own.graph, target, options)
+            origin = Origin(self._search.name, own.graph, target)
+            winner = Winner.judged(own, whole, CpuExecutable(whole), None, worst, origin)
+            self._passes.keep(replace(winner, candidate=replace(winner.candidate, executed_on=ALONE)))
+        except MirageError as error:
+            self._passes.set_aside(own, error)
 
     def _executed(self, candidate: Candidate) -> bool:
         if not self._soon(candidate):

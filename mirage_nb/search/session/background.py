@@ -9,6 +9,7 @@ that call and leaves no lock held (so locks are taken by themselves, never throu
 from __future__ import annotations
 
 import concurrent.futures as futures
+import contextlib
 import math
 import threading
 import time
@@ -51,6 +52,7 @@ class Background:
         self._extended = False
         self._box: Mailbox | None = None
         self._workers: futures.Executor | None = None
+        self._extra: futures.Executor | None = None
         self._started = 0.0
         self._seconds = 0.0
         self._paused_at = 0.0
@@ -142,8 +144,8 @@ class Background:
             return not self._is_over() and not self._extended
 
     def call(self, function: Callable[..., T], /, *args: Any, seconds: float) -> T:
-        """`function(*args)` by a worker. Where the session has a limit, its seconds are those until a worker is there,
-        too.
+        """`function(*args)` by a process beside the workers. Where the session has a limit, its seconds are those until
+        that is there, too.
 
         Raises:
             SearchError: it took longer than `seconds`, or its worker died.
@@ -151,8 +153,13 @@ class Background:
             whatever the function raises.
         """
         until = math.inf if self.left == math.inf else time.monotonic() + seconds
-        ((_, future),) = self.call_all(function, [args], seconds=seconds, until=until)
+        ((_, future),) = call_all(self._beside(), function, [args], seconds, self._check, until)
         return future.result()
+
+    def begin_beside(self, function: Callable[..., None], /, *args: Any) -> None:
+        """The same, for its effects on later calls: nobody waits for it."""
+        with contextlib.suppress(RuntimeError):  # as of `call`, which says so
+            self._beside().submit(function, *args)
 
     def call_all(
         self,
@@ -271,8 +278,9 @@ class Background:
             self._leave(self._box.pause_flag.touch)
         elif self._box is not None:
             self._leave(partial(self._box.pause_flag.unlink, missing_ok=True))
-        if isinstance(self._workers, Workers):
-            self._workers.rest(paused)
+        for workers in (self._workers, self._extra):
+            if isinstance(workers, Workers):
+                workers.rest(paused)
 
     def _leave(self, note: Callable[[], object]) -> None:
         """Leave a note for workers, if that can be done."""
@@ -287,8 +295,17 @@ class Background:
                 self._workers = self._given or Workers(self._width)
             return self._workers
 
+    def _beside(self) -> futures.Executor:
+        """One process that takes calls while workers search, one by one."""
+        with self._turn:
+            if self._extra is None:
+                self._extra = self._given or Workers(1, urgent=True)
+            return self._extra
+
     def _dismiss(self) -> None:
         with self._turn:
-            workers, self._workers, self._box = self._workers, None, None
-        if isinstance(workers, Workers):
-            workers.terminate()
+            ended = self._workers, self._extra
+            self._workers = self._extra = self._box = None
+        for workers in ended:
+            if isinstance(workers, Workers):
+                workers.terminate()
