@@ -6,19 +6,20 @@ a name that says all of them, so they are arrays of any elements, and their exte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from mirage_nb.ir import Input, KernelGraph, TensorType
-from mirage_nb.verify.proof.axes import Scope
+from mirage_nb.ir import Input, KernelGraph, OpKind, TensorType
+from mirage_nb.verify.proof.axes import BY_NUMBER, Scope
 from mirage_nb.verify.proof.translate import Translation
 
 
-def as_given(translation: Translation) -> Translation:
-    """The translation with such tensors as inputs, in both graphs the same, behind the others."""
+def as_given(translation: Translation, kinds: Collection[OpKind] = BY_NUMBER) -> Translation:
+    """The translation with what operators of these kinds pick as inputs, in both graphs the same, behind the others."""
     names: dict[str, TensorType] = {}
     for graph, scope in zip(translation.graphs, translation.scopes, strict=True):
-        names |= {name: graph.types[v] for v, name in scope.numbered.items() if v >= graph.input_count}
+        picks = (values[0] for op, values in graph.definitions() if op.kind in kinds)
+        names |= {scope.numbered[value]: graph.types[value] for value in picks}
     if not names:
         return translation
     (left, first), (right, second) = (
@@ -35,7 +36,7 @@ def _given(graph: KernelGraph, scope: Scope, names: Mapping[str, TensorType]) ->
     dims = [*scope.dims[:count], *(scope.shared[name] for name in names)]
     defined, inner = [(-1, place) for place in range(len(dims))], {}
     for number, (op, values) in enumerate(graph.definitions()):
-        if values and values[0] in scope.numbered:
+        if values and scope.numbered.get(values[0]) in places:
             moved[values[0]] = places[scope.numbered[values[0]]]
             continue
         if number in scope.inner:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from mirage_nb.errors import ProofError
 from mirage_nb.ir import (
+    ArangeAttrs,
     BlockGraph,
     Input,
     KernelGraph,
@@ -116,9 +117,11 @@ def _thread(graph: ThreadGraph, scope: Scope, held: Sequence[TensorType], sizes:
 
 
 def _attrs(scope: Scope, number: int, op: Op, sizes: Sizes) -> Attrs | None:
-    if not isinstance(op.attrs, RepeatAttrs | ReshapeAttrs):
+    if not isinstance(op.attrs, RepeatAttrs | ReshapeAttrs | ArangeAttrs):
         return op.attrs
     result = sizes.shape(scope.dims[scope.defined.index((number, 0))])
+    if isinstance(op.attrs, ArangeAttrs):
+        return replace(op.attrs, extent=result[0])
     if isinstance(op.attrs, ReshapeAttrs):
         return ReshapeAttrs(result)
     dim = op.attrs.dim
