@@ -41,7 +41,8 @@ def attach(monkeypatch: pytest.MonkeyPatch, race: object, finalists: int, richer
     monkeypatch.setattr(passes.Passes, "begin", lambda self: None)
     monkeypatch.setattr(passes.Passes, "first_runs", lambda self, entries, trials, until=0.0: enumerate(entries))
     monkeypatch.setattr(passes.Passes, "make_gate", lambda self, trials, until=0.0: setattr(self, "gate", trials))
-    monkeypatch.setattr(passes.Passes, "gated", lambda self, winner: winner)
+    monkeypatch.setattr(passes.Passes, "new_gate", lambda self, *given: None)
+    monkeypatch.setattr(passes.Passes, "gated", lambda self, winner, gate=None: winner)
     monkeypatch.setitem(sys.modules, "mirage_nb.runtime.contest.race", race)  # type: ignore[arg-type]
 
 

@@ -115,12 +115,12 @@ def busy_percent() -> int | None:
     """How busy the current device was in the last second, whoever used it; None where the driver does not say."""
     import cupy
 
-    bus = str(cupy.cuda.Device().pci_bus_id).encode()
     handle, found = ctypes.c_void_p(), _Utilisation()
     try:
+        bus = str(cupy.cuda.Device().pci_bus_id).encode()
         driver = ctypes.CDLL("libnvidia-ml.so.1")
         status = driver.nvmlInit_v2() or driver.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle))
         status = status or driver.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(found))
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, RuntimeError):  # the last of a card that is lost
         return None
     return int(found.gpu) if status == 0 else None

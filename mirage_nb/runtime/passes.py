@@ -21,21 +21,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from mirage_nb.codegen import Emitted, LibraryCall, default_options, emit
+from mirage_nb.codegen import Emitted, default_options, emit
 from mirage_nb.errors import CompileError, LaunchError, MirageError, MissingPartError
-from mirage_nb.ir.graph import few
-from mirage_nb.runtime.contest.early import FIRST_SECONDS, Early, Inputs
+from mirage_nb.runtime.contest.early import Early, Inputs
 from mirage_nb.runtime.contest.finalists import unique, varied
 from mirage_nb.runtime.contest.heats import COMPILE_SECONDS, told
 from mirage_nb.runtime.contest.on_card import OnCard
-from mirage_nb.runtime.contest.precise import how_precise
-from mirage_nb.runtime.contest.trial import RAN, Outcome, Trials, draw_into, drawn, run_once, try_on_cpu
+from mirage_nb.runtime.contest.told import how_precise, who_won
+from mirage_nb.runtime.contest.trial import FIRST_SECONDS, RAN, Outcome, Trials, draw_into, drawn, run_once, try_on_cpu
 from mirage_nb.runtime.contest.winner import ALONE, Origin, Winner, WrongResult
 from mirage_nb.runtime.contest.without_gpu import WithoutGpu, here, is_generated
 from mirage_nb.runtime.execution.artifacts import distrusted
 from mirage_nb.runtime.execution.compile import Cubin, compile_cubin
 from mirage_nb.runtime.execution.execute import CpuExecutable
-from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, busy_percent
+from mirage_nb.runtime.gpu import TURN, Gpu, busy_percent
 from mirage_nb.search.composition import OWN_OPERATORS, UNSEARCHED
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
@@ -45,7 +44,7 @@ from mirage_nb.targets import PRECISIONS
 from mirage_nb.verify.verdict import Verdict
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.contest.card_gate import CardGate
+    from mirage_nb.runtime.contest.card_gate import Gate
     from mirage_nb.runtime.contest.race import Track
     from mirage_nb.runtime.contest.timing import Lap
     from mirage_nb.runtime.execution.launch import GpuExecutable
@@ -56,6 +55,8 @@ Outcomes = Iterator[tuple[int, Callable[[], Outcome]]]
 
 FINALISTS_GPU = 40
 """How many candidates are compiled, checked and timed where a GPU is attached."""
+RUN_SECONDS = 6.0
+"""What a first run has in any case; one that does not end takes no more than half of what a step has left."""
 TURN_SECONDS = 0.05
 BUSY_PERCENT = 20
 """A card that is busier than this with others' work is no place to time on."""
@@ -94,7 +95,7 @@ class Passes:
 
     `stage` says what is being done, for a reader; `trace` which passes were run; `baselines` how PyTorch
     fared in the last race; `entered` which muGraphs were entered into heats, and how they were emitted; `timed` every
-    timing that counted, in order; `gate` what kernels meet random and hard inputs on, once these are drawn; `tried` the
+    timing that counted, in order; `gate` where kernels meet random and hard inputs, once these are drawn; `tried` the
     labels of winners that did; `made` when all began.
     `tolerance`: how many times the program's own rounding kernels may be off, 1 for what that explains.
     """
@@ -113,7 +114,9 @@ class Passes:
         self._own: dict[str, Winner] = {}
         self._scale: float | None = None
         self._track: Track | None = None
-        self.gate: CardGate | None = None
+        self.gate: Gate | None = None
+        self._meeting: Trials | None = None
+        self._doubted = False
         self._withdrawn: set[str] = set()
         self._early: Early | None = None
         self._begun = False
@@ -175,9 +178,10 @@ class Passes:
             self.search.tell(f"no kernel was executed: {error}")
         finally:
             self.stage = ""
-            self._end_early()
-            self._say_who_won()
-            how_precise(self)
+            self.end()
+            for best in self.ranked[:1]:
+                who_won(self.search, best)
+                how_precise(self, best)
 
     def begin(self) -> None:
         """What can begin before anything is found: see `early`. Once, whoever comes first."""
@@ -192,10 +196,14 @@ class Passes:
             if not self.search.proceed():
                 raise Stopped("the session was stopped")
 
-    def _end_early(self) -> None:
-        if self._early is not None:
-            self._early.close()
-            self._early = None
+    def end(self) -> None:
+        """Nothing of these passes is left on the card, or in processes."""
+        with self._guard:
+            early, self._early, meeting, self._meeting = self._early, None, self._meeting, None
+        if early is not None:
+            early.close()
+        if meeting is not None:
+            meeting.terminate(wait=False)
         self._track = self.gate = None
 
     def _at_least(self, baseline: Candidate | None) -> None:
@@ -210,22 +218,6 @@ class Passes:
                 self.built(baseline, here, AT_LEAST_SECONDS)
         except MirageError as error:
             self.set_aside(baseline, error)
-
-    def _say_who_won(self) -> None:
-        """Where the best is a library's: that it is, so that nobody looks for a kernel in it."""
-        best = min(self.winners.values(), key=lambda w: w.candidate.rank, default=None)
-        composed = best is not None and best.candidate.configuration in UNSEARCHED
-        if best is None or not (composed or not is_generated(best.candidate.graph)):
-            return
-        how = "measured" if best.candidate.time_us is not None else "estimated"
-        better = any(c.estimate_us < best.candidate.estimate_us for c in self.search.candidates())
-        if best.candidate.time_us is not None or not better:
-            called = [step.name for step in best.emitted.launches if isinstance(step, LibraryCall)]
-            won = f"the library won: {best.candidate.configuration} ({few([*dict.fromkeys(called)])})"
-            self.search.tell(f"{won if called else 'the operators as they stand, fused'}, {how} the fastest")
-        else:
-            what = best.candidate.configuration
-            self.search.tell(f"what runs is {what}: nothing that is estimated faster was executed and right")
 
     def allowed(self, seconds: float) -> float:
         """Seconds that a step may take which may take so many, and no more than the session has left."""
@@ -254,8 +246,8 @@ class Passes:
         if self.gpu is not None and cubin is not None:
             with Trials(lambda: True) as trials:  # called for by the user, whatever became of the session
                 ((_, outcome),) = self.first_runs([(candidate, emitted, cubin)], trials, until)
-                self.make_gate(trials, until)
-                return self.keep(self.gated(self.on_gpu(candidate, emitted, cubin, self.gpu, outcome)))
+                ran = self.on_gpu(candidate, emitted, cubin, self.gpu, outcome)
+                return self.keep(self.gated(ran, self.new_gate(trials, trials, until)))
         left = until - time.monotonic()
         trying = (try_on_cpu, self.search.program, emitted, self.sample_seed, self.tolerance, left)
         outcome = self._traced("execute", candidate, lambda: call(*trying, seconds=self.allowed(EXECUTE_SECONDS)))
@@ -318,13 +310,25 @@ class Passes:
             yield from ((number, lambda: RAN) for number in range(len(entries)))
             return
         arguments = [(emitted, cubin, self.input_scale) for _, emitted, cubin in entries]
-        for number, future in trials.call_all(run_once, arguments, seconds=FIRST_SECONDS, until=until):
+        seconds = min(FIRST_SECONDS, max(RUN_SECONDS, (until - time.monotonic()) / 2))
+        for number, future in trials.call_all(run_once, arguments, seconds=seconds, until=until):
             yield number, future.result
 
+    def meeting(self) -> Trials:
+        """The process in which kernels meet random and hard inputs; until these passes end."""
+        with self._guard:
+            if self._meeting is None or self._meeting.ended:
+                self._meeting = Trials(self.search.proceed)
+            return self._meeting
+
     def make_gate(self, trials: Trials, until: float = math.inf) -> None:
-        """Lay what kernels are tried on on the card, once it is drawn, which `trials` do where nobody did. Raises
-        LaunchError where nothing is drawn when the clock (`time.monotonic`) says so."""
-        from mirage_nb.runtime.contest.card_gate import CardGate
+        """Have a `gate`, for the supervising thread. Arguments and errors as of `new_gate`."""
+        self.gate = self.new_gate(trials, self.meeting(), until)
+
+    def new_gate(self, trials: Trials, meeting: Trials, until: float = math.inf) -> Gate:
+        """What kernels are tried on, laid on the card by a process, once it is drawn, which `trials` do where nobody
+        did. Raises LaunchError where nothing is drawn when the clock (`time.monotonic`) says so."""
+        from mirage_nb.runtime.contest.card_gate import Gate
 
         if self._early is not None:
             self._early.drawn(until)
@@ -336,36 +340,32 @@ class Passes:
             raise LaunchError("no inputs were drawn in time to try it on")
         if left := (asked := len(self.inputs.names)) - len(drawn):
             self.search.tell(f"{left} of {asked} kinds of inputs were not drawn in time to try kernels on them")
-        (gate := self.gate or CardGate(self.search.program)).take(drawn)
-        self.gate = gate
+        (gate := Gate(self.search.program, meeting, drawn)).place(until)
+        return gate
 
-    def gated(self, winner: Winner) -> Winner:
-        """A winner with what random and hard inputs showed of it. Raises as `Winner.judged`, and CardLost."""
-        from mirage_nb.runtime.execution.launch import usable
-
-        assert self.gate is not None
-        trying = partial(self.gate.outcome, cast("GpuExecutable", winner.executable), self.tolerance)
-        try:
-            outcome = self._traced("execute", winner.candidate, trying, lambda found: found.seconds)
-        except LaunchError as error:
-            if not usable():
-                raise CardLost(f"the {winner.executable.device} is lost to this process: {error}") from error
-            raise
-        return winner.shown(outcome)
+    def gated(self, winner: Winner, gate: Gate | None = None) -> Winner:
+        """A winner with what random and hard inputs showed of it, at this gate or that of these passes. Raises as
+        `Winner.judged`, and CardLost."""
+        there = gate or self.gate
+        assert there is not None and winner.cubin is not None
+        trying = partial(there.outcome, winner.emitted, winner.cubin, self.tolerance)
+        return winner.shown(self._traced("execute", winner.candidate, trying, lambda found: found.seconds))
 
     @contextlib.contextmanager
-    def turn(self, gpu: Gpu) -> Iterator[None]:
-        """While this lasts nothing else of this interpreter times on the card. Says so when it is busy all the same.
+    def turn(self, gpu: Gpu, proceed: Callable[[], bool] | None = None) -> Iterator[None]:
+        """While this lasts nothing else of this interpreter times on the card. Says so, once, when it is busy all the
+        same. `proceed`: whether to wait for it; default: as long as the search does.
 
         Raises:
-            Stopped: the session was stopped before its turn came.
+            Stopped: there was no reason to wait any longer.
         """
-        busy = busy_percent() if TURN.quiet_seconds > QUIET_SECONDS else None
+        busy = busy_percent() if TURN.quiet_seconds > QUIET_SECONDS and not self._doubted else None
         if busy is not None and busy > BUSY_PERCENT:
+            self._doubted = True
             what = f"the {gpu.name} is {busy} % busy before anything is timed"
             self.search.tell(f"{what}: another program may be using it, and times are doubtful")
         while not TURN.take(TURN_SECONDS):
-            if not self.search.proceed():
+            if not (proceed or self.search.proceed)():
                 raise Stopped("the session was stopped")
         try:
             yield

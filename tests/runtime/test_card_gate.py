@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +16,10 @@ from mirage_nb.errors import LaunchError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.lang import parse
 from mirage_nb.runtime.contest import card_gate
-from mirage_nb.runtime.contest.card_gate import CardGate
-from mirage_nb.runtime.contest.trial import draw_into
+from mirage_nb.runtime.contest.card_gate import CardGate, Gate
+from mirage_nb.runtime.contest.trial import Trials, draw_into
 from mirage_nb.verify.reals.float_gate import Picked, Reference, compare
+from tests.stand_in_card import CUBIN
 
 torch = pytest.importorskip("torch")
 
@@ -84,6 +86,48 @@ def test_a_kernel_that_writes_to_its_inputs_is_refused(gate: CardGate) -> None:
     with pytest.raises(LaunchError, match="its inputs have changed"):
         gate.outcome(executable(greedy), 1.0)
     assert gate.outcome(executable(softmax), 1.0).hard.survived, "the next one has inputs as they were drawn"
+
+
+def test_what_found_no_room_is_laid_there_once_there_is(
+    gate: CardGate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It counted as lying there, and no kernel met it."""
+    draw_into(tmp_path / "positive", PROGRAM, 3, "all positive")
+
+    def full(array: object) -> None:
+        raise MemoryError("the card is full")
+
+    with monkeypatch.context() as patch, pytest.raises(LaunchError, match="full"):
+        patch.setattr(card_gate.cupy, "asarray", full)
+        gate.take([tmp_path / "positive"])
+    gate.take([tmp_path / "positive"])
+    assert "all positive" in gate.outcome(executable(softmax), 1.0).hard.survived
+
+
+def test_a_fault_on_hard_inputs_ends_the_process_where_it_met_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was that of the notebook, and its card was lost."""
+    (tmp_path / "kernels_that_meet.py").write_text(
+        "import sys\nfrom types import SimpleNamespace\nfrom mirage_nb.errors import LaunchError\n"
+        "from mirage_nb.runtime.contest.trial import RAN, ending\n"
+        "sys.modules['mirage_nb.runtime.execution.launch'] = SimpleNamespace(usable=lambda: False)\n"
+        "def meet(program, drawn, emitted, cubin, tolerance):\n"
+        "    with ending():\n        if emitted:\n            raise LaunchError(emitted)\n        return RAN\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    launch = sys.modules["mirage_nb.runtime.execution.launch"]
+    import kernels_that_meet as kernels  # type: ignore[import-not-found]
+
+    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.execution.launch", launch)
+    monkeypatch.setattr(card_gate, "meet_alone", kernels.meet)
+    monkeypatch.setattr(card_gate, "exclusive", lambda: False)
+    emitted: Any = "CUDA_ERROR: illegal address"
+    with Trials(lambda: True) as trials:
+        gate = Gate(PROGRAM, trials, ())
+        with pytest.raises(LaunchError, match=r"the kernel did not end.*illegal address"):
+            gate.outcome(emitted, CUBIN, 1.0)
+        assert gate.outcome("", CUBIN, 1.0).report.ok, "the next one meets them in a fresh process"  # type: ignore[arg-type]
 
 
 def spoiled(name: str, right: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +16,13 @@ import pytest
 from mirage_nb.codegen import Options
 from mirage_nb.errors import LaunchError
 from mirage_nb.lang import parse
+from mirage_nb.runtime import passes as passes_room
 from mirage_nb.runtime.contest import early
 from mirage_nb.runtime.contest.early import AHEAD, Ahead, Early
 from mirage_nb.runtime.contest.later import Job
 from mirage_nb.runtime.contest.remembered import Remembered
 from mirage_nb.runtime.contest.timing import Lap
-from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
+from mirage_nb.runtime.gpu import TURN, CardLost, Gpu, Turn
 from mirage_nb.runtime.passes import AT_LEAST_SECONDS, Passes
 from mirage_nb.search.composition import LIBRARY_AND_FUSED
 from mirage_nb.search.session.crew import Stopped
@@ -319,8 +321,25 @@ def test_a_card_that_is_lost_ends_the_early_times(session: Session, monkeypatch:
     assert session.order == ["lost"]
 
 
+def test_a_card_that_others_use_is_noticed_before_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only who came later asked, when the card had just been used for the first times, and so did not ask."""
+    said: list[str] = []
+    busy = iter((35, 99))
+    monkeypatch.setattr(passes_room, "busy_percent", lambda: next(busy))
+    monkeypatch.setattr(passes_room, "TURN", Turn())
+    monkeypatch.setattr(passes_room, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(Early, "_lap", lambda self, own, emitted, cubin: None)
+    search: Any = SimpleNamespace(tell=said.append, state=State.RUNNING, target=find_target("h200"))
+    begun: Any = Early(Passes(search, CARD), CARD)
+    for _ in range(2):
+        begun._in_turn(candidate("own", 0.1, PROGRAM), None, None)
+    assert len(said) == 1 and "35 % busy" in said[0] and "another program may be using it" in said[0]
+
+
 def test_a_stop_does_not_wait_for_the_card(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
+    session.turn = partial(Passes.turn, session)  # type: ignore[attr-defined, arg-type]
+    session._doubted = True  # type: ignore[attr-defined]
     begun: Any = Early(session, CARD)  # type: ignore[arg-type]
     threading.Timer(0.2, begun._closed.set).start()
     with TURN, pytest.raises(Stopped):

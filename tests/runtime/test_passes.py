@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -292,7 +293,7 @@ def test_what_breaks_on_hard_inputs_is_withdrawn_though_it_was_timed(
     lost = SampleReport("wide range", False, float("inf"), "output 0[1, 2] is nan, the reference is 3")
     poor: list[str] = []
 
-    def gated(self: passes.Passes, winner: Winner) -> Winner:
+    def gated(self: passes.Passes, winner: Winner, gate: object = None) -> Winner:
         poor[:] = poor or [winner.candidate.digest]
         report = GateReport((lost,) if winner.candidate.digest == poor[0] else ())
         return winner.shown(Outcome(FloatReport(1e-4, True), True, report))
@@ -303,6 +304,20 @@ def test_what_breaks_on_hard_inputs_is_withdrawn_though_it_was_timed(
     assert withdrawn.time_us is None and withdrawn.note.startswith("numerically poor: wide range")
     assert [t for t in session.timed if t.candidate == poor[0]], "it was timed before"
     assert session.winners and poor[0] not in {w.candidate.digest for w in session.winners}
+
+
+@pytest.mark.parametrize(("left", "given"), [(100.0, 30.0), (40.0, 20.0), (1.0, 6.0), (float("inf"), 30.0)])
+def test_a_first_run_that_does_not_end_leaves_half_of_the_time_to_others(
+    monkeypatch: pytest.MonkeyPatch, left: float, given: float
+) -> None:
+    """One endless kernel took all that finalists had, and was not told of."""
+    launch: Any = SimpleNamespace(exclusive=lambda: False)
+    monkeypatch.setitem(sys.modules, "mirage_nb.runtime.execution.launch", launch)
+    asked: list[float] = []
+    trials: Any = SimpleNamespace(call_all=lambda run, given, seconds, until: asked.append(seconds) or ())
+    made: Any = SimpleNamespace(input_scale=1.0)
+    assert [*passes.Passes.first_runs(made, [], trials, time.monotonic() + left)] == []
+    assert asked == [pytest.approx(given, abs=0.5)]
 
 
 def test_without_time_for_hard_inputs_what_was_compared_is_a_winner_and_that_is_said(

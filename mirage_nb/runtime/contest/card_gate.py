@@ -1,35 +1,39 @@
-"""The floating-point gate on a card: a kernel that ran in a process of its own meets random and hard inputs here.
+"""The floating-point gate on a card: a kernel that ran meets random and hard inputs, in a process of its own.
 
-In: what `trial.draw_into` wrote for a program; executables. Out: an `Outcome` of each. Invariants: inputs, and what is
+In: what `trial.draw_into` wrote for a program; kernels. Out: an `Outcome` of each. Invariants: a kernel that faults on
+hard inputs only ends that process and no other, but on a card that takes one process at a time; inputs, and what is
 right for them, lie on the card once for all kernels; outputs are poisoned before every run, and compared there by
-PyTorch with the formulas of `reals.float_gate`, which takes milliseconds; without PyTorch they are compared here. A
-kernel that writes to its inputs is wrong.
+PyTorch with the formulas of `reals.float_gate`, which takes milliseconds; without PyTorch they are compared on the
+host. A kernel that writes to its inputs is wrong.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import pickle
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cupy
 import numpy as np
 
+from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.contest.trial import Hard, Outcome
+from mirage_nb.runtime.contest.trial import FIRST_SECONDS, Hard, Outcome, Trials, ending, own_gpu
 from mirage_nb.runtime.execution.buffers import Array, Sample, decode
+from mirage_nb.runtime.execution.compile import Cubin
+from mirage_nb.runtime.execution.launch import GpuExecutable, exclusive, usable
+from mirage_nb.runtime.gpu import CardLost
 from mirage_nb.runtime.kernel.plan import Tensor
 from mirage_nb.runtime.kernel.pytorch import torch_view
 from mirage_nb.verify.reals.float_gate import FloatReport, GateReport, Reference, SampleReport, compare
-
-if TYPE_CHECKING:
-    from mirage_nb.runtime.execution.launch import GpuExecutable
 
 WORDS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 """By their bytes, the whole numbers that elements are taken for where they are summed up."""
@@ -47,8 +51,59 @@ class _Placed:
     sums: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The gate for kernels of one program as a session sees it: what was drawn, and the process where they meet it."""
+
+    program: KernelGraph
+    trials: Trials
+    drawn: tuple[Path, ...]
+
+    def place(self, until: float = math.inf) -> None:
+        """Lay on the card what was drawn, unless that lies there. Raises LaunchError where there is no room for it, or
+        no time until the clock (`time.monotonic`) says so."""
+        if not exclusive():
+            self.trials.call(placed, self.program, self.drawn, seconds=FIRST_SECONDS, until=until)
+
+    def outcome(self, emitted: Emitted, cubin: Cubin, tolerance: float) -> Outcome:
+        """What `meet` says. Raises LaunchError as it does, or where that process died of the kernel, and CardLost where
+        there can be none."""
+        given = self.program, self.drawn, emitted, cubin, tolerance
+        if not exclusive():
+            return self.trials.call(meet_alone, *given, seconds=FIRST_SECONDS)
+        try:
+            return meet(*given)
+        except LaunchError as error:
+            if not usable():
+                raise CardLost(f"the card is lost to this process: {error}") from error
+            raise
+
+
+@lru_cache(maxsize=1)
+def _gate(program: KernelGraph, folder: Path) -> CardGate:
+    return CardGate(program)
+
+
+def placed(program: KernelGraph, drawn: Sequence[Path]) -> None:
+    """Lay inputs on the card, for whatever meets them in this process."""
+    if drawn:
+        _gate(program, drawn[0].parent).take(drawn)
+
+
+def meet(program: KernelGraph, drawn: Sequence[Path], emitted: Emitted, cubin: Cubin, tolerance: float) -> Outcome:
+    """How a kernel does on what was drawn, in this process. Raises as `CardGate.outcome` does."""
+    placed(program, drawn)
+    return _gate(program, drawn[0].parent).outcome(GpuExecutable(emitted, cubin, own_gpu()), tolerance)
+
+
+def meet_alone(*given: Any) -> Outcome:
+    """The same in a process that is there for it."""
+    with ending():
+        return meet(*given)
+
+
 class CardGate:
-    """The gate for kernels of one program."""
+    """The gate for kernels of one program, in the process that runs them."""
 
     def __init__(self, program: KernelGraph) -> None:
         self._program = program
@@ -65,28 +120,28 @@ class CardGate:
         """Place what was drawn since; random inputs are the first. Raises LaunchError where there is no room for it."""
         for path in drawn:
             if path not in self._files:
-                self._files[path] = None
                 found: Sample | list[Hard] = pickle.loads(path.read_bytes())  # of this session: its folder is its own
                 if isinstance(found, Sample):
                     self._safe = found.safe
-                    for name, sample in (("", found), *found.others):
-                        self._place(name, sample.inputs, sample.reference, hard=False)
+                    others = (("", found), *found.others)
+                    placed = [self._place(name, s.inputs, s.reference, hard=False) for name, s in others]
                 else:
-                    for inputs, right in found:
-                        self._place(right.name, inputs, right.reference, hard=True)
+                    placed = [self._place(right.name, given, right.reference, hard=True) for given, right in found]
+                self._placed += placed
+                self._files[path] = None
 
     def _place_again(self) -> None:
         """For the kernels that come behind one that wrote to its inputs."""
         files, self._files, self._placed = self._files, {}, []
         self.take(files)
 
-    def _place(self, name: str, inputs: Sequence[Array], reference: Reference, *, hard: bool) -> None:
+    def _place(self, name: str, inputs: Sequence[Array], reference: Reference, *, hard: bool) -> _Placed:
         with _told():
             placed = [cupy.asarray(array) for array in inputs]
             if self._torch is not None:
                 outputs, deviations = (tuple(map(self._floats, x)) for x in (reference.outputs, reference.deviations))
                 reference = replace(reference, outputs=outputs, deviations=deviations)
-            self._placed.append(_Placed(name, placed, reference, hard, self._sums(placed)))
+            return _Placed(name, placed, reference, hard, self._sums(placed))
 
     def _floats(self, array: Array) -> Any:
         return self._torch.from_numpy(np.array(array, np.float64)).cuda()

@@ -26,10 +26,19 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.contest.finalists import next_ones
 from mirage_nb.runtime.contest.later import Job
 from mirage_nb.runtime.contest.remembered import Remembered, remembered
-from mirage_nb.runtime.contest.trial import HARD_ELEMENTS, RAN, Trials, draw_into, hard_names, run_once, warm
+from mirage_nb.runtime.contest.trial import (
+    FIRST_SECONDS,
+    HARD_ELEMENTS,
+    RAN,
+    Trials,
+    draw_into,
+    hard_names,
+    run_once,
+    warm,
+)
 from mirage_nb.runtime.contest.without_gpu import is_generated
 from mirage_nb.runtime.execution.compile import Cubin, compile_cubin, emit_and_compile, load_compiler
-from mirage_nb.runtime.gpu import TURN, CardLost, Gpu
+from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.picked import picking
 from mirage_nb.search.composition import UNSEARCHED
 from mirage_nb.search.session.crew import Stopped, internal_error
@@ -45,8 +54,6 @@ if TYPE_CHECKING:
 DRAW_SECONDS, DRAWN_ELEMENTS = 120.0, 2**28
 """What drawing one set of inputs may take; and the elements that what is right is computed of, about 0.1 us for each: a
 session ends before there are more."""
-FIRST_SECONDS = 30.0
-"""What the first run of a kernel may take."""
 DRAWERS = 4
 """Processes that draw side by side, at most."""
 LOOK_SECONDS = 0.02
@@ -187,6 +194,7 @@ class Early:
         self._closed = threading.Event()
         self._over = threading.Event()
         self._lanes: Trials | None = None
+        self._meeting: Trials | None = None
         self._alone = False  # no process but this one may use the card
         self._drawn = threading.Event()
         self._timed = threading.Event()
@@ -207,6 +215,8 @@ class Early:
         self._closed.set()
         if (lanes := self.lanes) is not None:
             lanes.terminate()
+        if self._meeting is not None:
+            self._meeting.terminate(wait=False)
 
     def timed(self, seconds: float) -> bool:
         """Begin nothing more, and wait so long for what was begun; whether it has ended."""
@@ -241,12 +251,22 @@ class Early:
                 for number, future in trials.call_all(draw_into, missing, seconds=DRAW_SECONDS):
                     if (error := future.exception()) is not None:
                         self._search.tell(f"inputs that were not drawn: {missing[number][-1] or RANDOM}: {error}")
+            self._place()
         except Stopped:
             pass
         except Exception as error:  # noqa: BLE001  # a thread may not print; the session says what happened
             self._search.tell(f"no inputs were drawn: {internal_error(error)}")
         finally:
             self._drawn.set()
+
+    def _place(self) -> None:
+        """Have the process that kernels meet these in load what it needs, and lay them on the card."""
+        from mirage_nb.runtime.contest.card_gate import placed
+        from mirage_nb.runtime.execution.launch import exclusive
+
+        if not exclusive():
+            self._meeting = self._passes.meeting()
+            self._meeting.later(placed, self._search.program, self._passes.inputs.there)
 
     # -- times ------------------------------------------------------------------------------------
 
@@ -373,10 +393,5 @@ class Early:
 
     def _in_turn(self, own: Candidate, emitted: Emitted, cubin: Cubin) -> None:
         """`_lap`, once the card is ours. Raises Stopped where the session ends before."""
-        while not TURN.take(LOOK_SECONDS):
-            if not self._proceed():
-                raise Stopped("the session was stopped")
-        try:
+        with self._passes.turn(self._gpu, self._proceed):
             self._lap(own, emitted, cubin)
-        finally:
-            TURN.give()

@@ -25,6 +25,7 @@ from mirage_nb.runtime.contest.without_gpu import is_generated
 from mirage_nb.runtime.execution.compile import load_compiler
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.search.composition import OWN_OPERATORS
+from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.settings import read_settings
 
@@ -191,6 +192,8 @@ def try_fastest(passes: Passes, gpu: Gpu, most: int) -> None:
             passes.tried.add(winner.label)
             try:
                 passes.keep(passes.gated(winner))
+            except Stopped:
+                raise
             except Exception as error:  # whatever goes wrong with one of them, the others go on
                 passes.withdraw(winner, told(error))
                 if isinstance(error, CardLost):

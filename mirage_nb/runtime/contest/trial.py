@@ -8,6 +8,7 @@ that is replaced; a CUDA context that saw a fault is never used again. What it c
 from __future__ import annotations
 
 import concurrent.futures as futures
+import contextlib
 import ctypes
 import math
 import os
@@ -45,6 +46,8 @@ HARD_ELEMENTS_CPU, HARD_CPU = 2**22, 6
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 0.5
 """How long calls that have begun may go on when there is no time for more."""
+FIRST_SECONDS = 30.0
+"""What the first run of a kernel may take."""
 FAULTED = 3
 """Exit code of a process whose kernel spoiled the card's context."""
 
@@ -162,25 +165,36 @@ def run_once(emitted: Emitted, cubin: Cubin, scale: float = 1.0) -> Outcome:
     Raises:
         LaunchError: the card rejects the cubin or a launch, or a kernel failed on it.
     """
-    from mirage_nb.runtime.execution.launch import GpuExecutable, card_errors, usable
+    from mirage_nb.runtime.execution.launch import GpuExecutable, card_errors
 
-    with card_errors():
-        gpu = _own_gpu()
+    gpu = own_gpu()
     started = time.monotonic()
+    with ending(), card_errors():
+        GpuExecutable(emitted.generated, cubin, gpu).ran(_any_inputs(emitted.graph.inputs, scale))
+    return replace(RAN, seconds=time.monotonic() - started)
+
+
+@contextlib.contextmanager
+def ending() -> Iterator[None]:
+    """Ends this process, which is there for trials, where a kernel has spoiled its CUDA context."""
+    from mirage_nb.runtime.execution.launch import usable
+
     try:
-        with card_errors():
-            GpuExecutable(emitted.generated, cubin, gpu).ran(_any_inputs(emitted.graph.inputs, scale))
+        yield
     except LaunchError as error:
         if not usable():
             sys.stderr.write(f"{error.message}\n")
             sys.stderr.flush()
             os._exit(FAULTED)
         raise
-    return replace(RAN, seconds=time.monotonic() - started)
 
 
-def _own_gpu() -> Gpu:
-    gpu = attached_gpu()
+def own_gpu() -> Gpu:
+    """The card of this process. Raises LaunchError where there is none for it."""
+    from mirage_nb.runtime.execution.launch import card_errors
+
+    with card_errors():
+        gpu = attached_gpu()
     if gpu is None:
         raise LaunchError("there is no GPU for this process", hint="another program may hold it exclusively")
     return gpu
@@ -231,15 +245,20 @@ class Trials:
         """A call in one of the processes, for whoever looks by himself whether it is done."""
         return self._workers.submit(function, *args)
 
-    def call(self, function: Callable[..., T], /, *args: Any, seconds: float) -> T:
+    @property
+    def ended(self) -> bool:
+        """Whether they take no more calls."""
+        return self._terminated
+
+    def call(self, function: Callable[..., T], /, *args: Any, seconds: float, until: float = math.inf) -> T:
         """`function(*args)` in one of the processes.
 
         Raises:
-            LaunchError: the process died, or it took longer than `seconds`.
+            LaunchError: the process died, or it took longer than `seconds`, or until the clock says so.
             Stopped: there is no reason to go on.
             whatever the function raises.
         """
-        ((_, done),) = self.call_all(function, [args], seconds=seconds)
+        ((_, done),) = self.call_all(function, [args], seconds=seconds, until=until)
         return done.result()
 
     def call_all(

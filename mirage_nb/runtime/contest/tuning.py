@@ -120,6 +120,7 @@ class _Tuning:
         try:
             self._heats()
         finally:
+            self._passes.end()
             self._passes.stage = ""
             took, times = time.monotonic() - self._started, self._times()
             # What was best is told as the last race timed it, beside what is best: clocks change.

@@ -13,7 +13,7 @@ from mirage_nb.errors import OptionError
 from mirage_nb.ir import DType
 from mirage_nb.lang import parse
 from mirage_nb.runtime import requested
-from mirage_nb.runtime.contest.precise import sentence
+from mirage_nb.runtime.contest.told import sentence
 from mirage_nb.runtime.execution.buffers import draw_sample
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.targets import PRECISIONS, TARGETS

@@ -1,7 +1,7 @@
-"""How far kernels are off whose products of f32 are computed as another precision, beside exact ones.
+"""What a session is told of its winner in the end: whether it is a library's, and how exact its products of f32 are.
 
-In: winners, a session, a sample with its float64 reference. Out: a sentence to the session. Both are run on the same
-inputs.
+In: the winner, a session, a sample with its float64 reference. Out: sentences to the session. Kernels whose products
+are computed as another precision are run on the same inputs as exact ones.
 """
 
 from __future__ import annotations
@@ -9,24 +9,42 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mirage_nb.codegen import emit
+from mirage_nb.codegen import LibraryCall, emit
 from mirage_nb.errors import MirageError
+from mirage_nb.ir.graph import few
 from mirage_nb.runtime.contest.trial import drawn
 from mirage_nb.runtime.contest.winner import Winner
+from mirage_nb.runtime.contest.without_gpu import is_generated
 from mirage_nb.runtime.execution.buffers import Sample
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.execution.execute import CpuExecutable, Executable
 from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.search.composition import UNSEARCHED
+from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import EXACT
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes
 
 
-def how_precise(passes: Passes) -> None:
+def who_won(search: SearchSession, best: Winner) -> None:
+    """Where the best is a library's: that it is, so that nobody looks for a kernel in it."""
+    candidate, what = best.candidate, best.candidate.configuration
+    if what not in UNSEARCHED and is_generated(candidate.graph):
+        return
+    better = any(c.estimate_us < candidate.estimate_us for c in search.candidates())
+    if candidate.time_us is None and better:
+        search.tell(f"what runs is {what}: nothing that is estimated faster was executed and right")
+        return
+    called = [step.name for step in best.emitted.launches if isinstance(step, LibraryCall)]
+    won = f"the library won: {what} ({few([*dict.fromkeys(called)])})"
+    how = "measured" if candidate.time_us is not None else "estimated"
+    search.tell(f"{won if called else 'the operators as they stand, fused'}, {how} the fastest")
+
+
+def how_precise(passes: Passes, best: Winner) -> None:
     """Tell a session whose products of f32 need not be exact how its best kernel computes them."""
-    best = min(passes.winners.values(), key=lambda w: w.candidate.rank, default=None)
-    if best is not None and passes.search.target.precision != EXACT:
+    if passes.search.target.precision != EXACT:
         passes.search.tell(sentence(best, drawn(passes.search.program, passes.sample_seed), passes.gpu))
 
 
