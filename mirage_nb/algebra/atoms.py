@@ -33,6 +33,7 @@ ORDERINGS_LIMIT = 1 << 16
 class AtomKind(Enum):
     """What an atom is; the payload of the atom is given in parentheses."""
 
+    __hash__ = object.__hash__  # as in `OpKind`
     SYMBOL = "symbol"  # (name)
     CONSTANT = "constant"  # (key)
     FUNCTION = "function"  # (name, argument expression)

@@ -93,6 +93,7 @@ class Trait(enum.Enum):
 class AccumKind(enum.Enum):
     """How a for-loop accumulator folds its iterations."""
 
+    __hash__ = object.__hash__  # as in `OpKind`
     SUM = "sum"
     CONCAT = "concat"
     MAX = "max"

@@ -221,7 +221,7 @@ class _Explorer:
 
     def joined(self, counts: Counts) -> dict[tuple[int, Outcome], int]:
         """The counts of the closures that are done, and these."""
-        return {key: self.counts.get(key, 0) + counts.get(key, 0) for key in {**self.counts, **counts}}
+        return {**self.counts, **{key: self.counts.get(key, 0) + number for key, number in counts.items()}}
 
     def progress(self, counts: Counts) -> None:
         """Pass the counts of the running closure on, with those of the closures before it."""

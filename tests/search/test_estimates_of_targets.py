@@ -17,9 +17,9 @@ from mirage_nb.search.sizes.anatomy import Numbers, Sizes
 from mirage_nb.search.sizes.concrete import tile_of
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import Estimates, block_of, estimate
-from mirage_nb.search.sizes.instantiate import _all_sizes, _legal, _splittable, numbered, poor_axes, sized
+from mirage_nb.search.sizes.instantiate import _all_sizes, _fits, _legal, _splittable, numbered, poor_axes, sized
 from mirage_nb.search.sizes.masks import masks_of
-from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, OTHER_VARIANTS, Variant, fits, resident
+from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, OTHER_VARIANTS, Variant, fits, live, resident
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, Target, find_target
@@ -53,8 +53,9 @@ def kernels(name: str) -> Iterator[tuple[Prepared, KernelStructure, Sizes]]:
 
 
 def legal(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Target) -> tuple[Numbers, np.ndarray]:
-    estimates = estimate(Tiles.of(prepared, kernel, sizes), target)
-    return estimates.us, _legal(estimates, target)
+    tiles = Tiles.of(prepared, kernel, sizes)
+    estimates = estimate(tiles, target)
+    return estimates.us, _fits(live(tiles), target) & _legal(estimates, target)
 
 
 @pytest.mark.parametrize("target", TARGETS)

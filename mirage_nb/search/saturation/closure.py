@@ -217,7 +217,7 @@ class Closure:
         reason: str,
         expr: int = -1,
     ) -> None:
-        depth = 1 + max(arg.level for arg in args)
+        depth = 1 + max([arg.level for arg in args])
         self.counts[depth, outcome] += 1
         self._sample.event(outcome, operator, args, depth, type_, args[0].stage, reason, expr)
 
@@ -225,18 +225,11 @@ class Closure:
         """Try one operator on values whose types fit; the result has `type_`."""
         if self._tick():
             return
-        if operator.label in self.rules.without:
+        if self.rules.without and operator.label in self.rules.without:
             self._prune(Outcome.PRUNED_TYPE, operator, args, type_, "this operator is not allowed")
             return
         semantics = self.semantics
-        key = (
-            operator.kind,
-            operator.axis,
-            operator.attrs,
-            operator.accum,
-            mask,
-            *(arg.expr for arg in args),
-        )
+        key = (operator, mask, *[arg.expr for arg in args])
         expr = self._expressions.get(key)
         if expr is None:
             expr = semantics.expression(operator, args, mask)
@@ -272,8 +265,8 @@ class Closure:
         print_ = fingerprint(p)
         scaled = operator.kind in (OpKind.MUL, OpKind.DIV) and any(arg.constant for arg in args)
         key = (stage, type_, print_, expr, scaled, shift)
-        node = (operator, tuple(arg.id for arg in args))
-        depth = 1 + max(arg.level for arg in args)
+        node = (operator, tuple([arg.id for arg in args]))
+        depth = 1 + max([arg.level for arg in args])
         known = self._keys.get(key)
         if known is not None and (self.rules.merging or node in known.nodes):
             self._count(depth, Outcome.MERGED)

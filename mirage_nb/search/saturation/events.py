@@ -13,6 +13,7 @@ from dataclasses import dataclass
 class Outcome(enum.Enum):
     """What became of one application of an operator."""
 
+    __hash__ = object.__hash__  # as in `OpKind`
     KEPT = "kept"
     MERGED = "merged"
     PRUNED_TYPE = "pruned: types"

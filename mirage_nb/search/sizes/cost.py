@@ -33,7 +33,6 @@ from mirage_nb.search.sizes.occupancy import (
     Registers,
     Variant,
     fits,
-    live,
     registers_of,
     resident,
 )
@@ -76,18 +75,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """One number per choice of sizes.
-
-    `live` are the bytes of the shared tensors of the muGraph alive at once (`ir.legality.peak_shared_bytes`):
-    emission needs less where values stay in registers, and more for the stages of the ring. `needed` is what it needs
-    with as few stages as possible.
-    """
+    """One number per choice of sizes. `needed`: bytes of shared memory with as few stages as possible."""
 
     us: Numbers
     bytes_device: Numbers
     bytes_shared: Numbers
     shared_memory: Numbers
-    live: Numbers
     needed: Numbers
     blocks: Numbers
 
@@ -251,4 +244,4 @@ def estimate(
         us = np.where(roles.able, roles.us, us)
         memory, least = (np.where(roles.able, roles.memory, nbytes) for nbytes in (memory, least))
     us = start_us(tiles, target, constants) + us
-    return Estimates(us, moved.device, moved.block * block.blocks, memory, live(tiles), least, block.blocks)
+    return Estimates(us, moved.device, moved.block * block.blocks, memory, least, block.blocks)

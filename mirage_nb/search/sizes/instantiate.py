@@ -24,11 +24,11 @@ from mirage_nb.search.axes import Prepared, shape_of
 from mirage_nb.search.derive import adds_products, concatenated, may_be_shallow
 from mirage_nb.search.limits import MAX_GRID_DIMS, NO_LIMITS, Limits
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, LOOP, TILE
-from mirage_nb.search.sizes.anatomy import Numbers, Sizes
+from mirage_nb.search.sizes.anatomy import Numbers, Sizes, Truths
 from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs, tile_of
 from mirage_nb.search.sizes.cost import Cost, Estimates, estimate
 from mirage_nb.search.sizes.drafts import Draft, Instance, rewritten, with_threads
-from mirage_nb.search.sizes.occupancy import RESERVED_BYTES
+from mirage_nb.search.sizes.occupancy import RESERVED_BYTES, live
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
@@ -154,8 +154,9 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
     sizes = prepared.named(sizes)
     choices: list[_Choice] = []
     for kernel, numbers in numbered(structure, prepared, sizes):
-        estimates = estimate(Tiles.of(prepared, kernel, numbers), target)
-        if not _legal(estimates, target)[0]:
+        tiles = Tiles.of(prepared, kernel, numbers)
+        estimates = estimate(tiles, target)
+        if not (_fits(live(tiles), target) & _legal(estimates, target))[0]:
             return None
         choices.append(_choice(kernel, numbers, estimates, 0))
     if len(choices) < len(structure.kernels):
@@ -304,10 +305,12 @@ def _kernel_choices(
     """
     free = tuple(_splittable(prepared, kernel))
     sizes = _all_sizes(prepared, kernel.grid, kernel.loop, free, interface, overhang)
-    if not len(sizes.loop):
+    tiles = Tiles.of(prepared, kernel, sizes)
+    able = _fits(live(tiles), target) & limits.allowed(sizes.blocks, sizes.loop)
+    if not able.any():  # half of all structures keep a whole axis: nothing else of theirs is worked out
         return ()
-    estimates = estimate(Tiles.of(prepared, kernel, sizes), target)
-    order = np.flatnonzero(_legal(estimates, target) & limits.allowed(sizes.blocks, sizes.loop))
+    estimates = estimate(tiles, target)
+    order = np.flatnonzero(able & _legal(estimates, target))
     order = order[np.argsort(estimates.us[order], kind="stable")]
     splits = np.zeros(len(order), np.intp)
     if each_split and kernel.grid:
@@ -320,11 +323,14 @@ def _kernel_choices(
     return tuple(_choice(kernel, sizes, estimates, index) for index in kept.tolist())
 
 
-def _legal(estimates: Estimates, target: Target) -> npt.NDArray[np.bool_]:
-    """Which choices fit the target."""
-    most = np.maximum(np.maximum(estimates.shared_memory, estimates.live), estimates.needed)
-    fits = most + RESERVED_BYTES <= target.shared_per_block
-    return fits & (estimates.blocks <= MAX_GRID_X)
+def _fits(nbytes: Numbers, target: Target) -> Truths:
+    """Where so many bytes fit the shared memory of a block."""
+    return nbytes + RESERVED_BYTES <= target.shared_per_block
+
+
+def _legal(estimates: Estimates, target: Target) -> Truths:
+    """Which choices can be emitted and launched."""
+    return _fits(np.maximum(estimates.shared_memory, estimates.needed), target) & (estimates.blocks <= MAX_GRID_X)
 
 
 @lru_cache(maxsize=SHARED)

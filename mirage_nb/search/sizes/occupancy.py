@@ -52,7 +52,8 @@ OTHER_VARIANTS = (Variant(4), Variant(4, 2), Variant(8, 4, True), Variant(4, 4, 
 
 
 def live(tiles: Tiles) -> Numbers:
-    """Bytes of the tensors that are alive at once."""
+    """Bytes of the shared tensors of the muGraph that are alive at once (`ir.legality.peak_shared_bytes`): emission
+    needs less where values stay in registers, and more for the stages of the ring."""
     operators, widths = tiles.outline.legal
     return reduce(np.maximum, alive(operators, lambda value: tiles.elements[value] * widths[value]))
 
