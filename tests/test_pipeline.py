@@ -449,7 +449,7 @@ def test_verification_at_the_real_shape_may_not_take_forever(monkeypatch: pytest
     session = finished()
     assert session.best is not None
     (message,) = session.snapshot().messages
-    assert "no trials at the real shape: verify_real took more than 0.3 s" in message
+    assert "no trials at the real shape: it took more than 0.3 s" in message
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mirage_nb.codegen import Emitted, default_options, emit
-from mirage_nb.errors import CompileError, LaunchError, MirageError, MissingPartError
+from mirage_nb.errors import CompileError, LaunchError, MirageError, MissingPartError, SearchError
 from mirage_nb.runtime.contest.early import Early, Inputs
 from mirage_nb.runtime.contest.finalists import unique, varied
 from mirage_nb.runtime.contest.heats import COMPILE_SECONDS, told
@@ -484,6 +484,10 @@ class Passes:
             outcome = "ok"
             seconds = took(value) if took is not None else None
             return value
+        except Stopped:
+            raise
+        except SearchError as error:  # of a process or the clock, which do not know what was asked for
+            raise SearchError(f"not {name}d: {error.message}") from error
         finally:
             done = Pass(name, candidate.digest, time.monotonic() - started if seconds is None else seconds, outcome)
             with self._guard:

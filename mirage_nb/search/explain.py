@@ -31,18 +31,19 @@ LAST = 6
 """Values of a program that are shown where nothing was found."""
 WIDENING = frozenset({"whole_inputs", "concat", "hold"})
 """These let more through when they are on, the prunings when they are off."""
+NOTHING = "No fused muGraph was accepted; the program's own operators run without one."
 HOPELESS = frozenset({"oracle", "merging"})
 """Without the oracle no search ends, and merging loses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a search came to that accepted nothing.
+    """What a search came to that accepted no generated kernel.
 
     `structures`: muGraphs without sizes that were extracted; `refuted`, `undecided`: how many the verifier refuted, or
     could not judge; `unfit`: how many were verified, but have no sizes that fit the target; `reasons`: what was said
     of some of those; `reached`: bounds of the budget that kept something out; `left`: configurations that were not
-    explored to their end; `apart`: pre-defined operators alone were accepted.
+    explored to their end.
     """
 
     structures: int = 0
@@ -52,7 +53,6 @@ class Tally:
     reasons: tuple[str, ...] = ()
     reached: frozenset[str] = frozenset()
     left: int = 0
-    apart: bool = False
 
 
 def explain(prepared: Prepared, effort: Effort, graph: KernelGraph) -> str:
@@ -76,10 +76,9 @@ def explain(prepared: Prepared, effort: Effort, graph: KernelGraph) -> str:
 
 
 def why_nothing(prepared: Prepared, effort: Effort, budget: Budget, tally: Tally) -> str:
-    """For a search that accepted nothing: the last values of the program on the way to it, what stood in the way, and
-    what would let it through.
+    """For a search that accepted no generated kernel: the last values of the program on the way to one, what stood in
+    the way, and what would let it through.
     """
-    head = "No fused muGraph: only pre-defined operators were accepted." if tally.apart else "No muGraph was accepted."
     refused = why_refused(prepared, effort)
     if refused is not None:
         lines = [f"The program as a whole is not searched, only its pieces: {refused}"]
@@ -93,7 +92,7 @@ def why_nothing(prepared: Prepared, effort: Effort, budget: Budget, tally: Tally
         elif not tally.structures:
             lines.append(f"The search makes all of its values, but {_what_is_missing(budget, tally, walk)}")
     against = _spoken_against(tally, prepared)
-    return "\n".join([head, *lines, *against, *_bounds_reached(budget, tally), *_larger(effort)])
+    return "\n".join([NOTHING, *lines, *against, *_bounds_reached(budget, tally), *_larger(effort)])
 
 
 def _what_is_missing(budget: Budget, tally: Tally, walk: Walk) -> str:

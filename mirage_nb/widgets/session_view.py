@@ -122,9 +122,10 @@ class SessionView(anywidget.AnyWidget):
         self._submitted: dict[str, Candidate] = {}
         self._history = History()
         self._drawn: dict[str, object] = {}
-        self._guard = threading.RLock()
+        self._guard, self._keeping = threading.RLock(), threading.Lock()
         self._closed = threading.Event()
         self._pump: threading.Thread | None = None
+        self._pumping = False
         self._busy: threading.Thread | None = None
         self._handle: Any = None
         self._shell: Any = None
@@ -227,11 +228,11 @@ class SessionView(anywidget.AnyWidget):
     def _watch(self) -> None:
         """Start the pump unless it runs; a session that has ended meanwhile is shown once more instead."""
         with self._guard:
-            alive = self._pump is not None and self._pump.is_alive()
-            if alive or self._closed.is_set():
+            if self._pumping or self._closed.is_set():
                 return
             snapshot = self._session.snapshot()
             if snapshot.state in LIVE:
+                self._pumping = True
                 self._pump = threading.Thread(target=self._run, name="mirage view", daemon=True)
                 self._pump.start()
             elif self.state != snapshot.state.value:
@@ -248,16 +249,19 @@ class SessionView(anywidget.AnyWidget):
                     snapshot = self._session.snapshot()
                     ended = snapshot.state not in LIVE
                     self._show(snapshot, slow=ended or look % SLOW == 0, rare=ended or look % RARE == 0)
+                    self._pumping = not ended  # what goes on while the end is kept has a pump of its own
                 if ended:
                     self._keep()
                     return
         except Exception as error:  # noqa: BLE001 - shown in the view instead of in some cell
+            self._pumping = False
             self._complain(f"the view stopped: {type(error).__name__}: {error}")
 
     def _keep(self) -> None:
         """Replace the static form that the notebook holds by that of the ended session."""
-        if self._handle is not None and not self._closed.is_set():
-            self._handle.update(self._still(), raw=True)
+        with self._keeping:  # the last one holds the latest state
+            if self._handle is not None and not self._closed.is_set():
+                self._handle.update(self._still(), raw=True)
 
     def _show(self, snapshot: Snapshot, *, slow: bool, rare: bool) -> None:
         """Set the traits that changed, as one message."""

@@ -46,6 +46,17 @@ CLIPPED = """() => [...document.querySelectorAll('.mir-live .mir-section-candida
 """How many tables of results are wider than their column."""
 
 
+READY = """() => {
+  const { shell } = window.jupyterapp;
+  const [panel] = shell.widgets('main');
+  if (shell.currentWidget !== panel) shell.activateById(panel.id);
+  const kernel = panel.node.querySelector('.jp-Notebook-ExecutionIndicator');
+  return shell.currentWidget === panel && kernel?.dataset.status === 'idle';
+}"""
+"""Whether the open notebook is what commands are for, and its kernel waits for them. What was closed a moment before
+may take the place away from what was opened since, and then the status bar says nothing of any kernel."""
+
+
 class Server:
     """A running JupyterLab: its folder and its address."""
 
@@ -84,6 +95,15 @@ class Server:
             stderr=subprocess.STDOUT,
         )
         self.setting("notification", {"fetchNews": "false", "checkForUpdates": False})
+        self._without("launcher-extension", "debugger-extension")
+
+    def _without(self, *extensions: str) -> None:
+        """Leave out extensions of JupyterLab: a launcher comes a moment after the last notebook was closed, and hides
+        one that was opened meanwhile; a debugger complains of kernels that end while it asks them."""
+        folder = self.home / "config" / "labconfig"
+        folder.mkdir(parents=True)
+        left_out = {f"@jupyterlab/{name}": True for name in extensions}
+        (folder / "page_config.json").write_text(json.dumps({"disabledExtensions": left_out}))
 
     def setting(self, name: str, values: dict[str, Any], extension: str = "apputils-extension") -> None:
         """Write a user setting of one of JupyterLab's own extensions."""
@@ -183,7 +203,7 @@ class Notebook:
     def __init__(self, page: Any) -> None:
         self.page = page
         page.wait_for_selector(".jp-Notebook .jp-Cell")
-        page.wait_for_function("document.querySelector('#jp-main-statusbar')?.innerText.includes('| Idle')")
+        page.wait_for_function(READY)
 
     def run(self, number: int, wait: bool = True, seconds: float = PAGE_MS / 1000) -> None:
         """Run cell `number`, counted from 0, and wait for its end, at most so many seconds."""

@@ -23,7 +23,7 @@ SLICE = 1700
 """Pixels of a notebook in one screenshot."""
 ENDED = """() => {
   const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map((n) => n.innerText);
-  const idle = document.querySelector('#jp-main-statusbar')?.innerText.includes('| Idle');
+  const idle = document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle';
   const failed = document.querySelector('[data-mime-type="application/vnd.jupyter.error"]');
   return failed || (idle && prompts.length && prompts.every((text) => /\\d/.test(text)));
 }"""

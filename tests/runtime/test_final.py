@@ -74,7 +74,7 @@ class Asked:
         for number in range(len(pairs)):
             future: Future[Verdict] = Future()
             if until <= time.monotonic():
-                future.set_exception(SearchError(f"there was no time left for {function.__name__}"))
+                future.set_exception(SearchError("there was no time left"))
             else:
                 kind = self.real if function is verify_real else VerdictKind.PROVED
                 future.set_result(Verdict(kind, 2, note=function.__name__))
@@ -107,8 +107,8 @@ def test_where_there_is_no_time_for_the_real_shape_what_is_verified_stays() -> N
     only = passes.add("only")
     assert Confirmation(passes).learn([only]) and only.candidate.verdict.kind is VerdictKind.FIELD
     assert passes.said == [
-        "only: no final verification: there was no time left for verify_final",
-        "only: no trials at the real shape: there was no time left for verify_real",
+        "only: no final verification: there was no time left",
+        "only: no trials at the real shape: there was no time left",
     ]
 
 

@@ -181,9 +181,8 @@ def test_limits_that_kept_something_out_are_named_with_the_call_that_raises_them
 
 def test_the_last_values_on_the_way_are_shown() -> None:
     lines = why(rmsnorm_fig3(), Tally()).splitlines()
-    assert lines[0] == "No muGraph was accepted." and "(7 operators)" in lines[1]
+    assert lines[0].startswith("No fused muGraph was accepted;") and "(7 operators)" in lines[1]
     assert [line.split()[1] for line in lines[2:8]] == ["Sqr", "Sum", "EwMul", "Sqrt", "EwDiv", "Matmul"]
-    assert why(rmsnorm_fig3(), Tally(apart=True)).startswith("No fused muGraph: only pre-defined operators")
 
 
 def test_the_axiom_that_would_let_it_through_is_named() -> None:
@@ -263,4 +262,4 @@ def test_a_search_without_fitting_tiles_says_so() -> None:
 def test_the_report_says_why() -> None:
     session = superoptimize(SMALL.replace("1024", "64"), effort="quick", max_block_ops=3)
     session.result(60)
-    assert "No muGraph was accepted.\nThe last values" in describe(session)
+    assert "run without one.\nThe last values" in describe(session)

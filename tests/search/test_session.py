@@ -370,7 +370,7 @@ def test_calls_by_workers() -> None:
     assert session.start(finish).result(60).messages == ()
     value, late, died, divided, both = outcomes
     assert value == (3, 1) and both == [(0, 1), (1, 2)]
-    assert "sleep took more than 0.5 s" in str(late)
+    assert "it took more than 0.5 s" in str(late)
     assert "did not end" in str(died) and "status 4" in str(died)
     assert isinstance(divided, ZeroDivisionError)
 

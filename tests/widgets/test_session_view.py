@@ -249,6 +249,27 @@ def test_the_static_form_is_brought_up_to_date_once_when_the_session_ends() -> N
     assert len(updates) == 1 and "finished" in updates[0]
 
 
+def test_a_session_that_goes_on_while_its_end_is_kept_is_watched() -> None:
+    keeping, go_on = threading.Event(), threading.Event()
+
+    class Handle:
+        def update(self, data: dict[str, str], raw: bool) -> None:
+            keeping.set()
+            assert go_on.wait(30)
+
+    session = FakeSession(60)
+    view = SessionView(session)
+    view._handle = Handle()
+    session.length = 0.01
+    assert keeping.wait(30) and view.state == "finished"
+    session.length = 30
+    click(view, {"do": "extend"})
+    go_on.set()
+    assert view.state == "running"
+    session.length = 0.01
+    until(view, State.FINISHED)
+
+
 def test_all_sections_are_set_and_known_to_the_script() -> None:
     view = SessionView(FakeSession(0.01))
     assert view.wait(30)

@@ -57,11 +57,11 @@ class Entry:
 
     @property
     def times(self) -> str:
-        """Before and after; `~` marks estimates."""
+        """Before and after; `≈` marks estimates."""
         found = self.kernel.found if self.kernel is not None else None
         if found is not None and found.us is not None and found.before_us is not None:
             return f"{found.before_us:.1f} -> {found.us:.1f} us"
-        return f"~{self.apart_us:.1f} -> ~{self.fused_us:.1f} us"
+        return f"≈{self.apart_us:.1f} -> ≈{self.fused_us:.1f} us"
 
     @property
     def moved(self) -> str:

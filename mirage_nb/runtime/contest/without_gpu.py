@@ -97,7 +97,7 @@ class WithoutGpu:
             return True
         try:
             if self._search.left <= 0:
-                raise SearchError("the budget is over")
+                raise SearchError("not compiled, the budget is over; build() does it")
             cubin = self._passes.cubin_of(candidate, winner.emitted, self._search.call)
             self._passes.keep(replace(winner, cubin=cubin))
         except CompileError as error:
@@ -106,7 +106,7 @@ class WithoutGpu:
         except Stopped:
             raise
         except SearchError as error:
-            self._search.tell(f"no cubin: {error}")
+            self._search.tell(f"{candidate.digest[:8]}: {error}")
         return True
 
     def _in_turn(self, pinned: Sequence[Candidate], ranked: Sequence[Candidate]) -> Iterator[Candidate]:

@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 CALL_TICK_SECONDS = 0.05
 ATTEMPTS = 3
+NO_TIME = "there was no time left; extend(seconds=...) gives it more"
 HANG_SECONDS = 10.0
 """How much longer than its task may compute a worker may be silent before it is replaced."""
 
@@ -152,25 +153,24 @@ def call_all(
     check: Callable[[], None],
     until: float = math.inf,
     grace: float = 0.0,
-    called: str = "",
+    called: str = "it",
 ) -> Iterator[tuple[int, futures.Future[T]]]:
     """Many calls side by side, begun now; yields the number of a call and its done future as they end.
 
     A call fails with SearchError when it takes longer than `seconds`, as far as somebody waits, or its worker dies; all
     that are left fail when the clock (`time.monotonic`) says `until`, those that were begun so many seconds later.
-    `check` is called all the time; what it raises ends the waiting. `called`: the call in messages, if it is not the
-    function's name.
+    `check` is called all the time; what it raises ends the waiting. `called`: the call in messages.
     """
     try:
         waiting = {executor.submit(function, *args): number for number, args in enumerate(arguments)}
     except RuntimeError as error:  # broken for good, or shut down by its owner
         raise SearchError(f"the executor takes no more work: {error}") from error
-    return _watched(executor, called or function.__name__, waiting, seconds, check, until, grace)
+    return _watched(executor, called, waiting, seconds, check, until, grace)
 
 
 def _watched(
     executor: futures.Executor,
-    name: str,
+    called: str,
     waiting: dict[futures.Future[T], int],
     seconds: float,
     check: Callable[[], None],
@@ -185,7 +185,7 @@ def _watched(
             for future in done:
                 number, lost = waiting.pop(future), future.exception()
                 if isinstance(lost, futures.BrokenExecutor):
-                    future = _failed(f"{name} did not end: {lost}")
+                    future = _failed(f"{called} did not end: {lost}")
                 yield number, future
             now = time.monotonic()
             late = [f for f in waiting if f.running() and now - since.setdefault(f, now) > seconds]
@@ -194,14 +194,10 @@ def _watched(
             for future in dict.fromkeys(late):
                 if isinstance(executor, Workers) and not future.cancel():
                     executor.kill(future)
-                yield waiting.pop(future), _failed(_too_late(name, seconds, now < until))
+                yield waiting.pop(future), _failed(f"{called} took more than {seconds:g} s" if now < until else NO_TIME)
     finally:
         for future in waiting:
             executor.abandon(future) if isinstance(executor, Workers) else future.cancel()
-
-
-def _too_late(name: str, seconds: float, had_time: bool) -> str:
-    return f"{name} took more than {seconds:g} s" if had_time else f"there was no time left for {name}"
 
 
 def _failed(why: str) -> futures.Future[Any]:

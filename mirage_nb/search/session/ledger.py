@@ -150,7 +150,6 @@ class Ledger:
             reasons=tuple(dict.fromkeys(one.why for one in self._rejected(held)))[:KEPT_REASONS],
             reached=frozenset(reached),
             left=len(self.missing),
-            apart=bool(candidates),
         )
 
     # -- candidates ---------------------------------------------------------------------------------
