@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import gc
+import itertools
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +18,17 @@ from hypothesis import HealthCheck, settings
 from mirage_nb.runtime.execution.artifacts import CPU_FOLDER, CUBIN_FOLDER
 from tests.shares import SHARE, WHOLE
 
-# No deadline, and none for drawing examples: shared machines pause for longer than that takes. A failure prints how to
-# replay it. The slow group asks for the examples that the default tests leave out: `--hypothesis-profile whole`.
+# No deadline, and none for drawing examples: shared machines pause for longer than that takes. The default tests draw
+# the same examples whenever they run; the slow group draws others each time, more of them, and a failure prints how to
+# replay it: `--hypothesis-profile whole`.
 for profile, count in (("house", WHOLE // SHARE), ("whole", WHOLE)):
     settings.register_profile(
-        profile, max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+        profile,
+        max_examples=count,
+        deadline=None,
+        derandomize=profile == "house",
+        suppress_health_check=[HealthCheck.too_slow],
+        print_blob=True,
     )
 settings.load_profile("house")
 
@@ -84,10 +92,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def use(home: Path, built: Path) -> None:
-    """Let a home have what was compiled in this run."""
-    for name in COMPILED:
-        (home / name).symlink_to(built / name)
+@pytest.fixture(scope="session")
+def new_home(tmp_path_factory: pytest.TempPathFactory, built: Path) -> Callable[[], Path]:
+    """Makes homes that have what was compiled in this run, and nothing else. Their names are counted: pytest looks at
+    all temporary folders for the next one, which takes longer with every test."""
+    folder, numbers = tmp_path_factory.mktemp("homes"), itertools.count()
+
+    def made() -> Path:
+        home = folder / str(next(numbers))
+        home.mkdir(mode=0o700)
+        for name in COMPILED:
+            (home / name).symlink_to(built / name)
+        return home
+
+    return made
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -106,26 +124,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session", autouse=True)
-def shared_home(tmp_path_factory: pytest.TempPathFactory, built: Path) -> Iterator[Path]:
+def shared_home(new_home: Callable[[], Path]) -> Iterator[Path]:
     """The home of fixtures that outlive one test, never the user's; and one worker for every session: each process of
     a run has a core."""
-    home = tmp_path_factory.mktemp("mirage_nb_shared")
-    use(home, built)
+    home = new_home()
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MIRAGE_NB_STORE", raising=False)
         patch.setenv("MIRAGE_NB_HOME", str(home))
         patch.setenv("MIRAGE_NB_WORKERS", "1")
         yield home
 
 
 @pytest.fixture(autouse=True)
-def mirage_home(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, built: Path
-) -> Path:
+def mirage_home(new_home: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fresh MIRAGE_NB_HOME for every test: none reads what another one, or a user, left behind."""
-    home = tmp_path_factory.mktemp("mirage_nb_home")
-    use(home, built)
+    home = new_home()
     monkeypatch.setenv("MIRAGE_NB_HOME", str(home))
     return home
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """PyTorch's generator belongs to the process: what a test draws does not depend on the tests before it."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture

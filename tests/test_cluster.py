@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +9,10 @@ import pytest
 
 from mirage_nb.lang import parse
 from mirage_nb.search.session import session as module
-from mirage_nb.search.session.progress import Snapshot, State
+from mirage_nb.search.session.progress import State
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
+from tests.sessions import LONG, facts, until
 
 distributed = pytest.importorskip("distributed")
 pytestmark = [
@@ -22,10 +22,6 @@ pytestmark = [
 ]
 
 TEXT = "X: f16[4, 64]\nE = exp(X)\nreturn E / sum(E, axis=-1, keepdims=True)"
-LONG = (
-    "Q: f16[2, 256, 64]\nK: f16[2, 64, 4096]\nV: f16[2, 4096, 64]\n"
-    "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V"
-)
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +34,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def search(text: str, **options: Any) -> SearchSession:
     return SearchSession(parse(text).graph, find_target("h200"), **options)
-
-
-def facts(snapshot: Snapshot) -> tuple[object, ...]:
-    return (snapshot.candidates, snapshot.counts, snapshot.prefixes, snapshot.cut, snapshot.exhausted)
 
 
 def test_a_cluster_finds_what_one_process_finds_and_configurations_spread(
@@ -65,13 +57,8 @@ def explored(dask_worker: Any) -> int:
 def test_stop_reaches_the_cluster(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HEAD_START_SECONDS", -1.0)
     session = search(LONG, executor=client.get_executor(pure=False)).start()
-    deadline = time.monotonic() + 60
-    while not session.snapshot().verified and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert until(lambda: session.snapshot().verified)
     session.stop()
     assert session.wait(10) and session.snapshot().state is State.STOPPED
-    deadline = time.monotonic() + 20
-    while any(client.processing().values()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(client.processing().values())
+    assert until(lambda: not any(client.processing().values()))
     assert client.submit(divmod, 7, 2).result() == (3, 1)  # the cluster stays the caller's

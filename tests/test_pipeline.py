@@ -7,9 +7,7 @@ import json
 import re
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,20 +49,10 @@ from mirage_nb.search.session.session import SearchSession
 from mirage_nb.verify.reals.float_gate import FloatReport
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
+from tests.sessions import LONG, threads, until
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
-LONG = (  # tens of seconds at standard effort
-    "Q: f16[2, 256, 64]\nK: f16[2, 64, 4096]\nV: f16[2, 4096, 64]\n"
-    "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V"
-)
-
-
-def until(condition: Callable[[], object], seconds: float = 60.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(condition())
 
 
 def finished(text: str = SMALL, **options: Any) -> Session:
@@ -297,11 +285,11 @@ def test_pause_holds_the_later_passes() -> None:
 
 
 def test_many_sessions_at_once() -> None:
-    threads = threading.active_count()
+    before = threads()
     sessions = [superoptimize(SMALL, effort="quick", seed=n) for n in range(3)]
     for session in sessions:
         assert session.result(120).state is State.FINISHED and session.best is not None
-    assert until(lambda: threading.active_count() <= threads, 5)
+    assert until(lambda: threads() <= before)
 
 
 # -- what can fail ----------------------------------------------------------------------------------

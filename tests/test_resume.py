@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -31,13 +30,10 @@ from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
 from mirage_nb.verify.verdict import Verdict
 from mirage_nb.viz.text import snapshot_text
+from tests.sessions import LONG, alive, until
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = "X: f16[4, 64]\nE = exp(X)\nreturn E / sum(E, axis=-1, keepdims=True)"
-LONG = (  # tens of seconds at standard effort
-    "Q: f16[2, 256, 64]\nK: f16[2, 64, 4096]\nV: f16[2, 4096, 64]\n"
-    "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V"
-)
 BUDGET = replace(EFFORTS["standard"].budget, max_block_ops=4)
 CHILD = """
 import sys, time
@@ -45,13 +41,6 @@ from mirage_nb import Store, superoptimize
 superoptimize(sys.argv[1], name="victim", store=sys.argv[2], max_block_ops=4)
 time.sleep(600)
 """
-
-
-def until(condition: Callable[[], object], seconds: float = 60.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(condition())
 
 
 def facts(snapshot: Snapshot) -> tuple[object, ...]:
@@ -99,13 +88,6 @@ def descendants(pid: int) -> set[int]:
         for child in map(int, line.read_text().split()):
             found |= {child, *descendants(child)}
     return found
-
-
-def alive(pid: int) -> bool:
-    try:
-        return "Z (zombie)" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
 
 
 def kill_child(path: Path, text: str, when: Callable[[], object]) -> None:

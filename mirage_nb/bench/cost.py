@@ -226,7 +226,7 @@ def structures(prepared: Prepared, effort: str = EFFORT) -> Iterator[Structure]:
     """Every structure that a search of this effort extracts."""
     bounds = EFFORTS[effort]
     for configuration in configurations(prepared, bounds):
-        result = run_configuration(prepared, configuration, bounds, bounds.budget, lambda counts: None, lambda: False)
+        result = run_configuration(prepared, configuration, bounds, bounds.budget)
         yield from result.structures
 
 

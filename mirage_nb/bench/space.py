@@ -75,7 +75,7 @@ def explore(name: str, kernels: int, limit: float, repeats: int) -> Space:
             if configuration.kernels != kernels:
                 continue
             left = Budget(seconds=max(0.0, limit - (time.process_time() - start)))
-            result = run_configuration(prepared, configuration, EFFORT, left, lambda counts: None, lambda: False)
+            result = run_configuration(prepared, configuration, EFFORT, left)
             values += result.values
             structures += len(result.structures)
             saturated &= result.saturated

@@ -221,7 +221,7 @@ def candidates(program: KernelGraph) -> Iterator[tuple[Pair, KernelGraph]]:
     """Structures in the order in which a quick search finds them: the small pair, and the muGraph at the full shape."""
     effort, target, prepared = EFFORTS["quick"], find_target(DEFAULT_TARGET), prepare(program)
     for configuration in configurations(prepared, effort):
-        result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+        result = run_configuration(prepared, configuration, effort, effort.budget)
         for structure in result.structures:
             for instance in instances(structure, prepared, target, limit=1):
                 yield tiny(prepared, structure), instance.graph

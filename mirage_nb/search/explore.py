@@ -82,8 +82,8 @@ def run_configuration(
     configuration: Configuration,
     effort: Effort,
     budget: Budget,
-    report: Callable[[Counts], None],
-    stopped: Callable[[], bool],
+    report: Callable[[Counts], None] = lambda counts: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> ConfigurationResult:
     """Explore one configuration.
 

@@ -103,7 +103,7 @@ def test_the_search_knows_that_they_are_the_same(text: str) -> None:
     graph = parse(f"X: f16[16, 64]\nY: f16[16, 64]\nZ: f16[16, 64]\nB = Y + X\nO = ({text}) * B\nreturn O").graph
     prepared, standard = prepare(graph), EFFORTS["standard"]
     first = configurations(prepared, standard)[0]
-    result = run_configuration(prepared, first, standard, Budget(), lambda counts: None, lambda: False)
+    result = run_configuration(prepared, first, standard, Budget())
     smallest = [s for s in result.structures if s.operators == 4]
     subtractions = {sum(step.operator.label == "EwSub" for step in s.kernels[0].steps) for s in smallest}
     assert subtractions == {1, 2}, "one subtraction and an addition, or two subtractions"

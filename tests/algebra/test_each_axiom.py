@@ -150,7 +150,7 @@ def found(graph: KernelGraph, options: AlgebraOptions) -> set[str]:
     prepared = prepare(graph)
     effort = replace(EFFORTS["standard"], options=options, kernels=1, extra=4, structures=10_000)
     first = configurations(prepared, effort)[0]
-    result = run_configuration(prepared, first, effort, Budget(), lambda counts: None, lambda: False)
+    result = run_configuration(prepared, first, effort, Budget())
     assert result.saturated
     return {shown(structure.kernels[0], prepared) for structure in result.structures}
 

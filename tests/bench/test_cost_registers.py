@@ -9,13 +9,14 @@ from mirage_nb.bench.workloads import workload
 from mirage_nb.codegen import Options, emit
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.compile import compile_cubin
-from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
+from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import block_of
 from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, Variant, fits, registers_per_thread
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import find_target
+from tests.search.explored import explored
 
 H200 = find_target("h200")
 
@@ -27,7 +28,7 @@ def test_registers_are_about_those_of_the_compiler(name: str, batch: int) -> Non
     quick = EFFORTS["quick"]
     seen: dict[tuple[int, bool, int], int] = {}
     for configuration in configurations(prepared, quick):
-        result = run_configuration(prepared, configuration, quick, quick.budget, lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, quick)
         for structure in result.structures[:2]:
             for instance in instances(structure, prepared, H200, 30):
                 kernels = [(k, Tiles.of(prepared, k, n)) for k, n in numbered(structure, prepared, instance.sizes)]

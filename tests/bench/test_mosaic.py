@@ -11,9 +11,10 @@ from mirage_nb.bench.mosaic import LIBRARY, Row, chose_right, line, summary, zig
 from mirage_nb.bench.mosaic_shapes import ODD, SHAPES, orders, product_graph, ways
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
-from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
+from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.search.sizes.instantiate import poor_axes
 from mirage_nb.targets import TARGETS
+from tests.search.explored import explored
 
 H200 = TARGETS["h200"]
 
@@ -50,7 +51,7 @@ def test_a_search_ranks_as_the_planner_does(name: str, precision: str) -> None:
     text = f"X: {t}[{shape.m}, {shape.k}]\nW: {t}[{shape.k}, {shape.n}]\nreturn X @ W"
     prepared, target = prepare(parse(text).graph), replace(H200, precision=precision if t == "f32" else "f32")
     cut, effort = configurations(prepared, EFFORTS["quick"])[1], EFFORTS["quick"]  # a loop over the summed axis
-    found = run_configuration(prepared, cut, effort, effort.budget, lambda counts: None, lambda: False)
+    found = explored(prepared, cut, effort)
     best = instances(found.structures[0], prepared, target, 1, poor_axes(prepared))[0]
     block = plan(best.graph, target).kernels[0]
     assert block is not None and block.program is not None

@@ -18,9 +18,10 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.sizes import Cut, resized, size_of
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.execute import CpuExecutable
-from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
+from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import TOLERANCE, draw, errors
+from tests.search.explored import explored
 
 H200 = TARGETS["h200"]
 PROGRAMS = {
@@ -41,7 +42,7 @@ def found(name: str) -> tuple[KernelGraph, ...]:
     prepared = prepare(parse(f"B: size({most})\n{PROGRAMS[name]}").graph)
     effort, made = EFFORTS["quick"], []
     for configuration in [c for c in configurations(prepared, effort) if c.cut is None][:3]:
-        result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, effort)
         for structure in result.structures[:2]:
             made += [i.graph for i in instances(structure, prepared, H200, 12, frozenset())]
     return tuple(random.Random(3).sample(made, min(len(made), 8)))

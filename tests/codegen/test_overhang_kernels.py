@@ -14,11 +14,12 @@ import pytest
 from mirage_nb.codegen import MapArg, emit, variants
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
-from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration, tiny
+from mirage_nb.search import EFFORTS, configurations, instances, prepare, tiny
 from mirage_nb.search.sizes.instantiate import poor_axes
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
+from tests.search.explored import explored
 from tests.shares import shared_out
 
 H200 = TARGETS["h200"]
@@ -51,7 +52,7 @@ def overhanging(text: str, count: int) -> Iterator[KernelGraph]:
     effort = EFFORTS["quick"]
     few = [c for c in configurations(prepared, effort) if c.cut is None][:6]
     for configuration in choose.sample(few, len(few)):
-        result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, effort)
         for structure in result.structures[:2]:
             sound = frozenset(
                 a for a in poor_axes(prepared) if verify(*tiny(prepared, structure, frozenset({a}))).accepted
@@ -91,7 +92,7 @@ def test_exact_tiles_have_no_conditions() -> None:
     prepared = prepare(graph)
     effort = EFFORTS["quick"]
     (configuration, *_) = configurations(prepared, effort)
-    result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+    result = explored(prepared, configuration, effort)
     for instance in instances(result.structures[0], prepared, H200, 8):
         assert not instance.overhanging
         assert all(op.attrs.tile is None for k in instance.graph.ops for op in k.body.ops if op.kind.value == "InIter")

@@ -11,9 +11,10 @@ from mirage_nb.codegen import Options, emit
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.execution.buffers import decode
-from mirage_nb.search import EFFORTS, Budget, configurations, instances, prepare, run_configuration
+from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import draw, run
+from tests.search.explored import explored
 from tests.search.programs import PROGRAMS
 from tests.shares import shared_out
 
@@ -32,7 +33,7 @@ def sample(program: KernelGraph, kernels: int, count: int, choose: random.Random
     every = [c for c in configurations(prepared, STANDARD) if c.kernels == kernels]
     found: list[KernelGraph] = []
     for configuration in choose.sample(every, len(every)):
-        result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, STANDARD)
         offered = [i.graph for structure in result.structures[:3] for i in instances(structure, prepared, H200, 20)]
         found += choose.sample(offered, min(1, len(offered)))
         if len(found) == count:

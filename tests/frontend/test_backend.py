@@ -30,7 +30,6 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     torch._dynamo.reset()
-    torch.manual_seed(0)
 
 
 class Blocks(nn.Module):

@@ -45,7 +45,6 @@ class Layer(nn.Module):
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["f32", "f16"])
 def test_a_layer_at_any_batch(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
     torch._dynamo.reset()
     backend, layer = Backend(), Layer().to(dtype)
     compiled = torch.compile(layer, backend=backend)

@@ -17,8 +17,8 @@ from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.ops import OPS, Trait
 from tests.frontend.traced import regions_of
 
-X, G, W, B = (torch.randn(*shape) for shape in ((16, 64), (64,), (64, 32), (64,)))
-U = torch.randn(64, 32)
+X, G, W, B = (torch.ones(shape) for shape in ((16, 64), (64,), (64, 32), (64,)))
+U = torch.ones(64, 32)
 DECLARED = "X: {0}[16, 64]\nG: {0}[64]\nW: {0}[64, 32]\nB: {0}[64]\nU: {0}[64, 32]\n"
 
 

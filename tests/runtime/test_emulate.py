@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,13 @@ import numpy as np
 import pytest
 
 from mirage_nb.errors import CompileError, LaunchError, MissingPartError
+from mirage_nb.runtime.execution.artifacts import CPU_FOLDER
 from mirage_nb.runtime.execution.emulate import CpuModule
 from mirage_nb.runtime.execution.tensor_map import TensorMap
 from mirage_nb.settings import Settings, read_settings
 from tests.device_cases import compare
 from tests.emulation import CASES, HEAD, MODES, floats, launch, run
+from tests.sessions import until
 
 RING = CASES["matmul by TMA"]
 
@@ -135,6 +136,7 @@ def test_a_missing_compiler_says_how_to_get_one(tmp_path: Path) -> None:
         CpuModule(HEAD, settings=Settings(tmp_path, 1, "g++-none"))
 
 
+EMPTY = f'{HEAD}extern "C" __global__ void k(float* y) {{}}'
 BROKEN = {
     "is killed": ("kill -SEGV $$", "ended with signal 11"),
     "speaks in bytes": ("printf '\\377\\376 error: what\\n' >&2; exit 1", "rejects the runner"),
@@ -144,33 +146,37 @@ BROKEN = {
 }
 
 
+def compiler_that(does: str, folder: Path) -> Settings:
+    """With a home of its own, and a compiler that has a version, and does something else than compile."""
+    script = folder / "cxx"
+    script.write_text(f'#!/bin/sh\ncase "$1" in --version) printf "\\377 1.0\\n"; exit 0;; esac\n{does}\n')
+    script.chmod(0o755)
+    return Settings(folder, 1, str(script))
+
+
 @pytest.mark.parametrize("how", BROKEN)
 def test_whatever_a_compiler_does_it_is_told_as_what_it_is(how: str, tmp_path: Path) -> None:
     does, told = BROKEN[how]
-    script = tmp_path / "cxx"
-    script.write_text(f'#!/bin/sh\ncase "$1" in --version) printf "\\377 1.0\\n"; exit 0;; esac\n{does}\n')
-    script.chmod(0o755)
     with pytest.raises(CompileError, match=told):
-        CpuModule(f'{HEAD}extern "C" __global__ void k(float* y) {{}}', settings=Settings(tmp_path, 1, str(script)))
+        CpuModule(EMPTY, settings=compiler_that(does, tmp_path))
 
 
 def test_nobody_waits_longer_for_the_runner_than_there_is_time_and_it_is_built_all_the_same(tmp_path: Path) -> None:
-    settings, notes = counting_compiler(tmp_path, "-fsyntax-only")
-    Path(settings.cxx).write_text(Path(settings.cxx).read_text().replace("exec", "sleep 0.4\nexec"))
-    source, began = f'{HEAD}extern "C" __global__ void k(float* y) {{}}', time.monotonic()
+    go = tmp_path / "go"
+    waits = f"until [ -e {go} ]; do sleep 0.02; done"
+    settings = compiler_that(f"{waits}\n{BROKEN['makes something else'][0]}", tmp_path)
     with pytest.raises(CompileError, match="still being built"):
-        CpuModule(source, settings=settings, seconds=0.6)  # the compiler is asked for its version first
-    assert time.monotonic() - began < 0.9
-    time.sleep(0.4)
-    assert builds(notes) == 1
+        CpuModule(EMPTY, settings=settings, seconds=0.1)
+    kept = settings.home / CPU_FOLDER
+    assert not [*kept.glob("*.runner")]
+    go.touch()
+    assert until(lambda: [*kept.glob("*.runner")])
 
 
 def test_without_room_for_temporary_files_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(MissingPartError, match=r"no folder for temporary files(?s:.*)TMPDIR"):
-        CpuModule(
-            f'{HEAD}extern "C" __global__ void k(float* y) {{}}', settings=Settings(tmp_path, 1, read_settings().cxx)
-        )
+        CpuModule(EMPTY, settings=Settings(tmp_path, 1, read_settings().cxx))
 
 
 def counting_compiler(folder: Path, before: str = "") -> tuple[Settings, Path]:

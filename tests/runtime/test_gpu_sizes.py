@@ -43,7 +43,7 @@ def kernels(name: str, most: int) -> list[Any]:
     prepared, effort, target = prepare(program), EFFORTS["quick"], find_target(DEFAULT_TARGET)
     graphs = []
     for configuration in [c for c in configurations(prepared, effort) if c.cut is None][:3]:
-        result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+        result = run_configuration(prepared, configuration, effort, effort.budget)
         for structure in result.structures[:1]:
             graphs += [i.graph for i in instances(structure, prepared, target, 4)][:2]
     found = []

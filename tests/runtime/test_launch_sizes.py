@@ -20,8 +20,9 @@ from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.runtime.execution.torch_operator import torch_operator
 from mirage_nb.runtime.kernel.plan import KernelError, read_plan, write_plan
 from mirage_nb.runtime.kernel.saved import load_kernel, lower, write_file
-from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
+from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.targets import TARGETS
+from tests.search.explored import explored
 
 H200 = TARGETS["h200"]
 NORM = "B: size(16)\nX: f16[2*B, 128]\nW: f16[128, 64]\nreturn rms_norm(X) @ W"
@@ -34,7 +35,7 @@ def norm() -> tuple[KernelGraph, Emitted]:
     prepared = prepare(program)
     effort = EFFORTS["quick"]
     first = next(c for c in configurations(prepared, effort) if c.cut is None)
-    result = run_configuration(prepared, first, effort, effort.budget, lambda counts: None, lambda: False)
+    result = explored(prepared, first, effort)
     made = instances(result.structures[0], prepared, H200, 8, frozenset())
     return program, emit(made[0].graph, H200)
 

@@ -16,11 +16,12 @@ from mirage_nb.interp import reference
 from mirage_nb.ir import DimAttrs, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
-from mirage_nb.search import EFFORTS, Assembly, Budget, configurations, instances, prepare, run_configuration, tiny
+from mirage_nb.search import EFFORTS, Assembly, configurations, instances, prepare, tiny
 from mirage_nb.search.assemble import cheapest
 from mirage_nb.search.explore import NEAR, of_every_kind
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
+from tests.search.explored import explored
 from tests.search.programs import Builder
 
 STANDARD, H200 = EFFORTS["standard"], TARGETS["h200"]
@@ -58,7 +59,7 @@ def assemblies(graph: KernelGraph, single: bool = False) -> list[Assembly]:
     found = []
     for configuration in configurations(prepared, STANDARD):
         if configuration.cut is not None and configuration.single == single:
-            result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda c: None, lambda: False)
+            result = explored(prepared, configuration, STANDARD)
             assert all(isinstance(s, Assembly) for s in result.structures)
             found += [s for s in result.structures if isinstance(s, Assembly)]
     return found
@@ -108,7 +109,7 @@ def test_attention_behind_norms_comes_with_and_without_a_split() -> None:
     """One estimate or the other may err: both are measured (the norms of qknorm's values, then its attention)."""
     graph = parse(workload("qknorm"), sizes={"B": 8}).graph
     (found,) = (
-        run_configuration(prepare(graph), c, STANDARD, Budget(), lambda c: None, lambda: False)
+        explored(prepare(graph), c, STANDARD)
         for c in configurations(prepare(graph), STANDARD)
         if c.cut is not None and len(c.cut) == 1 and graph.types[next(iter(c.cut))].shape == (16, 4096, 64)
     )

@@ -50,7 +50,7 @@ def test_names_reach_configurations_sizes_explanations_and_pictures() -> None:
     prepared = prepare(graph)
     looped = next(c for c in configurations(prepared, QUICK) if c.loop is not None)
     assert looped.label == "1 kernel; free axes on the grid; loop over K"
-    found = run_configuration(prepared, looped, QUICK, Budget(), lambda counts: None, lambda: False)
+    found = run_configuration(prepared, looped, QUICK, Budget())
     assert any("K.gt^" in prefix.type for prefix in found.prefixes)
     assert any("ΣK" in prefix.expression for prefix in found.prefixes)
     (instance,) = instances(found.structures[0], prepared, H200, 1)
@@ -75,7 +75,7 @@ def test_programs_that_differ_in_names_alone_have_equal_results() -> None:
 def test_sizes_may_be_named_by_letters_as_records_have_them() -> None:
     named, plain = (prepare(parse(text).graph) for text in (TEXT.format("B", "K", "N"), NUMBERS))
     (configuration, *_) = (c for c in configurations(named, QUICK) if c.loop is not None)
-    found = run_configuration(named, configuration, QUICK, Budget(), lambda counts: None, lambda: False)
+    found = run_configuration(named, configuration, QUICK, Budget())
     for structure in found.structures[:3]:
         for mine, other in zip(
             instances(structure, named, H200, 3), instances(structure, plain, H200, 3), strict=True

@@ -14,16 +14,15 @@ from mirage_nb.runtime.execution.buffers import decode
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search import (
     EFFORTS,
-    Budget,
     configurations,
     instances,
     prepare,
-    run_configuration,
     tiny,
 )
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.program import Loop, flat
 from mirage_nb.verify.trials import verify
+from tests.search.explored import explored
 from tests.search.test_foreign_programs import error, stored
 
 QUICK, H200 = EFFORTS["quick"], TARGETS["h200"]
@@ -45,7 +44,7 @@ def found(graph: KernelGraph) -> list[KernelGraph]:
     made = []
     for configuration in configurations(prepared, QUICK):
         if configuration.cut is None and configuration.kernels == 1:
-            result = run_configuration(prepared, configuration, QUICK, Budget(), lambda _: None, lambda: False)
+            result = explored(prepared, configuration, QUICK)
             for structure in result.structures[:2]:
                 if verify(*tiny(prepared, structure), seed=3).accepted:
                     made += [instance.graph for instance in instances(structure, prepared, H200, 2)]
@@ -90,7 +89,7 @@ def test_causal_attention_is_one_kernel_that_skips_and_the_first_to_be_found() -
     prepared, effort = prepare(parse(f"{lines}return softmax({scores}) @ V").graph), EFFORTS["standard"]
     first = configurations(prepared, effort)[0]
     assert first.single and str(first).endswith("one kernel each")
-    found = run_configuration(prepared, first, effort, effort.budget, lambda counts: None, lambda: False)
+    found = explored(prepared, first, effort)
     (best,) = instances(found.structures[0], prepared, TARGETS["h200"], 1)
     (program,) = (block.program for block in plan(best.graph, H200).kernels if block is not None)
     assert program is not None and len(emit(best.graph, H200).launches) == 1

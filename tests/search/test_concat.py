@@ -23,7 +23,6 @@ from mirage_nb.search import (
     configurations,
     instances,
     prepare,
-    run_configuration,
     tiny,
 )
 from mirage_nb.search.axes import over_axes as said_over_axes
@@ -32,6 +31,7 @@ from mirage_nb.search.saturation.semantics import Semantics
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
+from tests.search.explored import explored
 from tests.search.test_axes import over_axes
 from tests.search.test_foreign_programs import error, exact, stored
 
@@ -69,9 +69,7 @@ def found(prepared: Prepared, kernels: int = 1) -> list[Structure]:
     every: list[Structure] = []
     for configuration in configurations(prepared, STANDARD):
         if configuration.kernels == kernels and configuration.cut is None:
-            every += run_configuration(
-                prepared, configuration, STANDARD, Budget(), lambda counts: None, lambda: False
-            ).structures
+            every += explored(prepared, configuration, STANDARD).structures
     return every
 
 
@@ -162,7 +160,7 @@ def test_parts_without_a_common_size_are_said_to_be_whole_where_nothing_fits() -
         assert not instances(structure, prepared, H200, 1)
     for effort in ("quick", "standard"):
         stored_ = [c for c in configurations(prepared, EFFORTS[effort]) if c.cut is not None]
-        made = run_configuration(prepared, stored_[0], EFFORTS[effort], Budget(), lambda counts: None, lambda: False)
+        made = explored(prepared, stored_[0], EFFORTS[effort])
         assert any(instances(s, prepared, H200, 1) for s in made.structures)
     said = why_nothing(prepared, STANDARD, Budget(), Tally(structures=3, unfit=3))
     assert "every tile has all of what concatenations join" in said and "(65536)" in said

@@ -25,7 +25,6 @@ from mirage_nb.search import (
     configurations,
     instances,
     prepare,
-    run_configuration,
 )
 from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import Part, Sizes
@@ -42,6 +41,7 @@ from mirage_nb.tile.boxes import boxes as panels_of
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import StepKind
 from tests.clock import cpu_limit
+from tests.search.explored import explored
 from tests.search.programs import PROGRAMS, Builder
 from tests.shares import shared_out
 
@@ -54,7 +54,7 @@ def found(name: str, per_configuration: int = 4) -> tuple[Prepared, tuple[Struct
     prepared = prepare(PROGRAMS[name]())
     structures: list[Structure] = []
     for configuration in configurations(prepared, QUICK):
-        result = run_configuration(prepared, configuration, QUICK, QUICK.budget, lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, QUICK)
         structures.extend(result.structures[:per_configuration])
     assert structures
     return prepared, tuple(structures)
@@ -204,9 +204,7 @@ def two_kernels(name: str, per_configuration: int = 3) -> tuple[Prepared, tuple[
     found_: list[Structure] = []
     for configuration in configurations(prepared, standard):
         if configuration.kernels == 2:
-            result = run_configuration(
-                prepared, configuration, standard, standard.budget, lambda counts: None, lambda: False
-            )
+            result = explored(prepared, configuration, standard)
             chosen = [s for s in result.structures if not isinstance(s, Assembly)]
             found_ += chosen[:: max(1, len(chosen) // per_configuration)]
     return prepared, tuple(found_)
@@ -263,7 +261,7 @@ def test_what_hangs_over_the_end_is_computed_but_not_moved() -> None:
     moved = 2.0 * (8 * 4096 + 4096 * 1002 + 8 * 1002)
     seen = 0
     for configuration in configurations(prepared, QUICK):
-        result = run_configuration(prepared, configuration, QUICK, QUICK.budget, lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, QUICK)
         for structure in result.structures:
             for instance in instances(structure, prepared, H200, 40):
                 if instance.cost.kernels == 1 and instance.overhanging:
@@ -365,9 +363,7 @@ def test_sizes_of_two_kernels_are_found_again() -> None:
     tried = 0
     for configuration in configurations(prepared, standard):
         if configuration.kernels == 2 and tried < 3:
-            result = run_configuration(
-                prepared, configuration, standard, standard.budget, lambda counts: None, lambda: False
-            )
+            result = explored(prepared, configuration, standard)
             for structure in result.structures[:1]:
                 for instance in instances(structure, prepared, H200, 3):
                     again = sized(structure, prepared, H200, instance.sizes)

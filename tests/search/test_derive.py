@@ -12,12 +12,13 @@ from mirage_nb.interp import reference
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
-from mirage_nb.search import EFFORTS, Budget, Structure, configurations, instances, prepare, run_configuration, tiny
+from mirage_nb.search import EFFORTS, Structure, configurations, instances, prepare, tiny
 from mirage_nb.search.assemble import drafts
 from mirage_nb.search.derive import concatenated, free_loops
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import find_target
 from mirage_nb.tile.thread_graph import shallow, with_products
+from tests.search.explored import explored
 from tests.search.programs import PROGRAMS, lora
 
 H200 = find_target("h200")
@@ -27,9 +28,7 @@ def first_structures(graph: KernelGraph, number: int) -> list[Structure]:
     prepared, effort = prepare(graph), replace(EFFORTS["standard"], kernels=1, structures=number)
     found: list[Structure] = []
     for configuration in configurations(prepared, effort):
-        found.extend(
-            run_configuration(prepared, configuration, effort, Budget(), lambda c: None, lambda: False).structures
-        )
+        found.extend(explored(prepared, configuration, effort).structures)
     return found
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mirage_nb.ir import BlockGraph, OpKind
 from mirage_nb.lang import parse
-from mirage_nb.search import EFFORTS, Prepared, Structure, configurations, instances, prepare, run_configuration
+from mirage_nb.search import EFFORTS, Prepared, Structure, configurations, instances, prepare
 from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes
 from mirage_nb.search.sizes.concrete import tile_of
@@ -23,6 +23,7 @@ from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, OTHER_VARIANTS, Va
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, Target, find_target
+from tests.search.explored import explored
 from tests.search.programs import PROGRAMS
 
 H200 = find_target("h200")
@@ -37,7 +38,7 @@ def searched(source: str, per_configuration: int = 2) -> tuple[Prepared, tuple[S
     structures: list[Structure] = []
     for configuration in configurations(prepared, QUICK):
         if configuration.cut is None:
-            found = run_configuration(prepared, configuration, QUICK, QUICK.budget, lambda counts: None, lambda: False)
+            found = explored(prepared, configuration, QUICK)
             structures += found.structures[:per_configuration]
     assert structures
     return prepared, tuple(structures)

@@ -31,7 +31,6 @@ from mirage_nb.search import (
     configurations,
     instances,
     prepare,
-    run_configuration,
     tiny,
 )
 from mirage_nb.search.composition import UNSEARCHED
@@ -40,6 +39,7 @@ from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.thread_graph import fuse
+from tests.search.explored import explored
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, lora, rmsnorm, rmsnorm_fig3
 
 STANDARD, H200 = EFFORTS["standard"], TARGETS["h200"]
@@ -49,7 +49,7 @@ STANDARD, H200 = EFFORTS["standard"], TARGETS["h200"]
 def test_whatever_is_found_is_met(graph: KernelGraph) -> None:
     prepared = prepare(graph)
     for configuration in (c for c in configurations(prepared, STANDARD) if c.cut is None):
-        result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda c: None, lambda: False)
+        result = explored(prepared, configuration, STANDARD)
         for structure in (*result.structures[:1], *result.structures[-1:]):
             program, found = tiny(prepared, structure)
             said = explain(prepare(program), STANDARD, found)
@@ -86,7 +86,7 @@ def test_views_and_aliases_are_followed(graph: KernelGraph) -> None:
     prepared = prepare(graph)
     assert "The search makes all" in explain(prepared, STANDARD, graph)
     for configuration in [c for c in configurations(prepared, STANDARD) if c.cut is None][:7]:
-        result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda c: None, lambda: False)
+        result = explored(prepared, configuration, STANDARD)
         for structure in result.structures[:2]:
             for instance in instances(structure, prepared, H200, 1):
                 assert "The search makes all" in explain(prepared, STANDARD, instance.graph)

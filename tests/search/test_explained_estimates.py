@@ -16,11 +16,11 @@ from mirage_nb.search import (
     configurations,
     instances,
     prepare,
-    run_configuration,
 )
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.explained import KernelEstimate, explain_estimate, kernel_estimates
 from mirage_nb.targets import TARGETS, find_target
+from tests.search.explored import explored
 
 H200 = find_target("h200")
 QUICK = EFFORTS["quick"]
@@ -32,7 +32,7 @@ def searched(name: str) -> tuple[Prepared, list[tuple[Structure, Instance]]]:
     prepared = prepare(parse(workload(name), name=name).graph)
     found = []
     for configuration in configurations(prepared, QUICK):
-        result = run_configuration(prepared, configuration, QUICK, QUICK.budget, lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, QUICK)
         for structure in result.structures[:3]:
             found += [(structure, i) for i in instances(structure, prepared, H200, 2)]
     return prepared, found

@@ -34,7 +34,7 @@ STANDARD = EFFORTS["standard"]
 
 def explore(graph: KernelGraph, configuration: Configuration, seed: int = 0) -> ConfigurationResult:
     prepared = prepare(graph, seed=seed)
-    return run_configuration(prepared, configuration, STANDARD, Budget(), lambda counts: None, lambda: False)
+    return run_configuration(prepared, configuration, STANDARD, Budget())
 
 
 def labels(kernel: KernelStructure) -> Counter[str]:
@@ -126,7 +126,7 @@ def test_everything_found_computes_the_program(name: str, share: int) -> None:
     verified: set[int] = set()  # float64 looks at everything, the verifier at one of so many kernels
     for configuration in [*(c for c in whole if c.kernels == 1), *several[::share]]:
         effort = replace(STANDARD, structures=4)
-        result = run_configuration(prepared, configuration, effort, Budget(), lambda counts: None, lambda: False)
+        result = run_configuration(prepared, configuration, effort, Budget())
         digests = [s.digest() for s in result.structures]
         assert len(set(digests)) == len(digests), "a structure came twice"
         for structure in result.structures:
@@ -189,7 +189,7 @@ def every_structure(graph: KernelGraph) -> list[Structure]:
     prepared = prepare(graph)
     found = []
     for configuration in configurations(prepared, replace(STANDARD, kernels=1)):
-        result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda c: None, lambda: False)
+        result = run_configuration(prepared, configuration, STANDARD, Budget())
         assert result.saturated
         for structure in result.structures:
             assert relative_error(2, *tiny(prepared, structure)) < 1e-9
@@ -244,17 +244,17 @@ def test_stopping_is_prompt_and_named() -> None:
     configuration = configurations(prepared, effort)[0]
     limit = Budget(seconds=0.3)
     with cpu_limit(3.0):
-        result = run_configuration(prepared, configuration, effort, limit, lambda c: None, lambda: False)
+        result = run_configuration(prepared, configuration, effort, limit)
     assert not result.saturated and any("stopped" in reason for reason in result.cut)
 
 
 def test_restricted_axioms_are_named() -> None:
     prepared = prepare(PROGRAMS["ntrans"]())
     configuration = configurations(prepared, STANDARD)[0]
-    result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda c: None, lambda: False)
+    result = run_configuration(prepared, configuration, STANDARD, Budget())
     assert any("factored" in reason for reason in result.cut)
     exhaustive = replace(STANDARD, expand=True)
-    result = run_configuration(prepare(gqa()), configuration, exhaustive, Budget(), lambda c: None, lambda: False)
+    result = run_configuration(prepare(gqa()), configuration, exhaustive, Budget())
     assert not any("factored" in reason for reason in result.cut)
 
 

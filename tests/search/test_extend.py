@@ -22,18 +22,12 @@ from mirage_nb.search.session.progress import Snapshot, State
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.search.session.worker import Task, explore
 from mirage_nb.targets import find_target
+from tests.sessions import LONG, until
 
 H200 = find_target("h200")
 SMALL = "X: f16[4, 64]\nE = exp(X)\nreturn E / sum(E, axis=-1, keepdims=True)"
 NARROW = Budget(60.0, 60_000, 4)
 WIDE = Budget(60.0, 60_000, 6)
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return bool(condition())
 
 
 class Counting:
@@ -278,8 +272,7 @@ def test_bounds_only_grow(threads: futures.ThreadPoolExecutor) -> None:
 
 def test_pause_stop_and_extend_wait_for_nobody() -> None:
     """Not for workers that are at work, either: what is asked for shows on return."""
-    text = "Q: f16[2, 256, 64]\nK: f16[2, 64, 4096]\nV: f16[2, 4096, 64]\nE = exp(Q @ K)\n"
-    session = SearchSession(parse(f"{text}return (E / sum(E, axis=-1, keepdims=True)) @ V").graph, H200).start()
+    session = SearchSession(parse(LONG).graph, H200).start()
     assert until(lambda: session._workers is not None and session.snapshot().verified)
     for act, state in ((session.pause, State.PAUSED), (session.resume, State.RUNNING), (session.stop, State.STOPPED)):
         act()

@@ -11,12 +11,13 @@ import pytest
 from mirage_nb.codegen import variants
 from mirage_nb.ir import AccumKind, KernelGraph, OpKind
 from mirage_nb.lang import parse
-from mirage_nb.search import EFFORTS, Assembly, Prepared, Structure, configurations, prepare, run_configuration
+from mirage_nb.search import EFFORTS, Assembly, Prepared, Structure, configurations, prepare
 from mirage_nb.search.sizes.instantiate import drafts
 from mirage_nb.search.sizes.representative import outline
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import find_target
 from mirage_nb.tile.placement import Place
+from tests.search.explored import explored
 from tests.search.programs import gated_mlp, gqa, lora, moe
 from tests.shares import shared_out
 
@@ -59,9 +60,7 @@ def structures(prepared: Prepared, wanted: Callable[[KernelStructure], bool]) ->
     """Those of a standard search with a kernel that is wanted, by configurations in some order."""
     every = configurations(prepared, STANDARD)
     for configuration in random.Random(0).sample(every, len(every)):
-        result = run_configuration(
-            prepared, configuration, STANDARD, STANDARD.budget, lambda counts: None, lambda: False
-        )
+        result = explored(prepared, configuration, STANDARD)
         for structure in random.Random(0).sample(result.structures, len(result.structures)):
             if not isinstance(structure, Assembly) and any(map(wanted, structure.kernels)):
                 yield structure

@@ -25,20 +25,19 @@ from mirage_nb.runtime.execution.buffers import decode, encode
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search import (
     EFFORTS,
-    Budget,
     Instance,
     Prepared,
     Structure,
     configurations,
     instances,
     prepare,
-    run_configuration,
     tiny,
 )
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
 from tests.codegen.running import Arrays
+from tests.search.explored import explored
 from tests.shares import some
 
 H200 = TARGETS["h200"]
@@ -75,10 +74,7 @@ def found(prepared: Prepared) -> Iterator[Structure]:
     for effort in (FEW, replace(FEW, kernels=2)):
         for configuration in configurations(prepared, effort):
             if configuration.kernels == effort.kernels:
-                budget = Budget(seconds=60.0)
-                yield from run_configuration(
-                    prepared, configuration, effort, budget, lambda counts: None, lambda: False
-                ).structures
+                yield from explored(prepared, configuration, effort).structures
 
 
 def fused(prepared: Prepared) -> tuple[Structure, Instance]:

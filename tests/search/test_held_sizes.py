@@ -11,12 +11,13 @@ import pytest
 from mirage_nb.errors import TargetError
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
-from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
+from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.search.sizes.held import held_in_registers
 from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.held import Loaded, by_columns, by_rows, widest
+from tests.search.explored import explored
 
 H200 = TARGETS["h200"]
 FORMS = (
@@ -44,7 +45,7 @@ def compared(text: str, limit: int) -> Counter[tuple[bool, bool]]:
     prepared, effort = prepare(parse(text).graph), EFFORTS["quick"]
     found: Counter[tuple[bool, bool]] = Counter()
     for configuration in configurations(prepared, effort):
-        result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, effort)
         for structure in (s for s in result.structures[:8] if len(s.kernels) == 1):
             for instance in instances(structure, prepared, H200, limit):
                 ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)

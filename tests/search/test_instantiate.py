@@ -11,10 +11,11 @@ import pytest
 from mirage_nb.interp import reference
 from mirage_nb.ir import BlockGraph, KernelGraph
 from mirage_nb.ir.legality import check
-from mirage_nb.search import EFFORTS, Budget, Structure, configurations, instances, prepare, run_configuration
+from mirage_nb.search import EFFORTS, Structure, configurations, instances, prepare
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import divisors
 from mirage_nb.targets import find_target
+from tests.search.explored import explored
 from tests.search.programs import PROGRAMS, attention_safe, gated_mlp, gqa, lora, ntrans, rmsnorm
 from tests.shares import shared_out
 
@@ -27,7 +28,7 @@ def structures_of(graph: KernelGraph, kernels: int, per_configuration: int = 100
     prepared = prepare(graph)
     found: list[Structure] = []
     for configuration in [c for c in configurations(prepared, STANDARD) if c.kernels == kernels][::share]:
-        result = run_configuration(prepared, configuration, STANDARD, Budget(), lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, STANDARD)
         found.extend(result.structures[:per_configuration])
     return found
 

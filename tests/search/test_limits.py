@@ -10,10 +10,22 @@ import pytest
 from mirage_nb.errors import OptionError
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.lang import parse
-from mirage_nb.search import EFFORTS, Budget, Limits, Switches, configurations, instances, prepare, run_configuration
+from mirage_nb.search import (
+    EFFORTS,
+    Budget,
+    Instance,
+    Limits,
+    Structure,
+    Switches,
+    configurations,
+    instances,
+    prepare,
+    run_configuration,
+)
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
+from tests.search.explored import explored
 
 H200 = find_target("h200")
 PROGRAM = parse("X: f16[16, 256]\nW: f16[256, 512]\nreturn rms_norm(X) @ W").graph
@@ -29,23 +41,29 @@ def searched(limits: Limits | None) -> SearchSession:
     return session
 
 
+@pytest.fixture(scope="module")
+def everything() -> list[tuple[Structure, list[Instance]]]:
+    """All instances of a few structures."""
+    prepared, effort = prepare(PROGRAM), EFFORTS["quick"]
+    found = [explored(prepared, c, effort).structures[:3] for c in configurations(prepared, effort)[:4]]
+    return [(s, instances(s, prepared, H200, 10_000)) for structures in found for s in structures]
+
+
 @pytest.mark.parametrize(
     "limits",
     [Limits(blocks=(1, 16)), Limits(blocks=(32, None)), Limits(loop=(1, 4)), Limits(loop=(8, 8)), Limits(grid_dims=0)],
     ids=str,
 )
-def test_every_instance_keeps_to_the_limits_and_none_that_does_is_lost(limits: Limits) -> None:
+def test_every_instance_keeps_to_the_limits_and_none_that_does_is_lost(
+    limits: Limits, everything: list[tuple[Structure, list[Instance]]]
+) -> None:
     prepared = prepare(PROGRAM)
-    effort = EFFORTS["quick"]
     kept = 0
-    for configuration in configurations(prepared, effort)[:4]:
-        found = run_configuration(prepared, configuration, effort, Budget(20.0), lambda _: None, lambda: False)
-        for structure in found.structures[:3]:
-            everything = instances(structure, prepared, H200, 10_000)
-            wanted = [i for i in everything if keeps(i.graph, limits)]
-            got = instances(structure, prepared, H200, 10_000, limits=limits)
-            assert [i.graph.digest() for i in got] == [i.graph.digest() for i in wanted]
-            kept += len(got)
+    for structure, made in everything:
+        wanted = [i for i in made if keeps(i.graph, limits)]
+        got = instances(structure, prepared, H200, 10_000, limits=limits)
+        assert [i.graph.digest() for i in got] == [i.graph.digest() for i in wanted]
+        kept += len(got)
     assert kept
 
 
@@ -86,10 +104,7 @@ def test_an_operator_that_is_not_allowed_is_pruned_as_early_as_it_is_tried() -> 
     plain = EFFORTS["quick"]
     limited = Switches.of(limits=Limits(without=frozenset({"EwDiv", "Sqrt"}))).applied(plain)
     (first, *_) = configurations(prepared, plain)
-    counts = [
-        run_configuration(prepared, first, effort, Budget(20.0), lambda _: None, lambda: False).counts
-        for effort in (plain, limited)
-    ]
+    counts = [run_configuration(prepared, first, effort, Budget(20.0)).counts for effort in (plain, limited)]
     kept = [sum(n for (_, outcome), n in c.items() if outcome is Outcome.KEPT) for c in counts]
     assert kept[1] < kept[0]
 

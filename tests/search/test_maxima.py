@@ -14,19 +14,18 @@ from mirage_nb.runtime.execution.buffers import decode
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search import (
     EFFORTS,
-    Budget,
     Prepared,
     Structure,
     configurations,
     instances,
     prepare,
-    run_configuration,
     tiny,
 )
 from mirage_nb.search.saturation.semantics import Semantics
 from mirage_nb.search.space import why_refused
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
+from tests.search.explored import explored
 from tests.search.programs import attention_safe
 from tests.search.test_closure import close
 from tests.search.test_foreign_programs import error, exact, stored
@@ -53,9 +52,7 @@ def found(prepared: Prepared) -> list[Structure]:
     every: list[Structure] = []
     for configuration in configurations(prepared, STANDARD):
         if configuration.cut is None:
-            every += run_configuration(
-                prepared, configuration, STANDARD, Budget(), lambda counts: None, lambda: False
-            ).structures[:40]
+            every += explored(prepared, configuration, STANDARD).structures[:40]
     return every
 
 

@@ -21,7 +21,6 @@ from mirage_nb.search import (
     configurations,
     instances,
     prepare,
-    run_configuration,
 )
 from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED
@@ -31,6 +30,7 @@ from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.written import written_kernels
 from mirage_nb.targets import TARGETS
+from tests.search.explored import explored
 
 H200 = TARGETS["h200"]
 QUICK = EFFORTS["quick"]
@@ -81,7 +81,7 @@ def compared(text: str, structures: int, limit: int) -> Iterator[tuple[str, obje
     """What, as it was ranked, and as it is planned."""
     prepared = prepare(parse(text).graph)
     for configuration in configurations(prepared, QUICK):
-        result = run_configuration(prepared, configuration, QUICK, QUICK.budget, lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, QUICK)
         found = [s for s in result.structures if not isinstance(s, Assembly) and len(s.kernels) == 1]
         for structure in found[:structures]:
             yield from of_structure(prepared, structure, limit)

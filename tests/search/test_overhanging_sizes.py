@@ -16,14 +16,12 @@ from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
 from mirage_nb.search import (
     EFFORTS,
-    Budget,
     Instance,
     Prepared,
     Structure,
     configurations,
     instances,
     prepare,
-    run_configuration,
     tiny,
 )
 from mirage_nb.search.derive import free_loops
@@ -34,6 +32,7 @@ from mirage_nb.search.sizes.masks import Axes, zeros
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.rules import few
 from mirage_nb.verify.trials import verify
+from tests.search.explored import explored
 from tests.shares import some
 
 H200 = TARGETS["h200"]
@@ -60,7 +59,7 @@ def structures_of(graph: KernelGraph, kernels: int, per_configuration: int = 100
     found: list[Structure] = []
     for configuration in configurations(prepared, QUICK):
         if configuration.kernels == kernels and configuration.cut is None:
-            result = run_configuration(prepared, configuration, QUICK, Budget(), lambda counts: None, lambda: False)
+            result = explored(prepared, configuration, QUICK)
             found.extend(result.structures[:per_configuration])
     return found
 

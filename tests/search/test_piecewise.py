@@ -72,9 +72,7 @@ def test_linear_cross_entropy_is_one_loop_over_the_classes_that_keeps_no_logits(
     found = [*pieces.configurations(EFFORTS["standard"])]
     assert found and all(c.alone for c, _ in found), "numbers of places are no piece that is searched"
     loop, piece = next((c, p) for c, p in found if c.kernels == 1 and c.loop is not None and c.label.endswith(" c"))
-    result = run_configuration(
-        prepare(piece), replace(loop, piece=""), EFFORTS["standard"], Budget(), lambda counts: None, lambda: False
-    )
+    result = run_configuration(prepare(piece), replace(loop, piece=""), EFFORTS["standard"], Budget())
     accumulators = [[step.operator.accum for k in s.kernels for step in k.steps] for s in result.structures]
     assert any(AccumKind.RESCALE in kinds and AccumKind.CONCAT not in kinds for kinds in accumulators)
 

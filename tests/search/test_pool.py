@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,19 +20,12 @@ import pytest
 from mirage_nb.errors import OptionError
 from mirage_nb.search.session import pool
 from mirage_nb.search.session.pool import NICENESS, URGENT_NICENESS, Cores, WorkerDied, Workers, _answer
+from tests.sessions import alive, threads, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
-    """Whether the condition came true in time."""
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(condition())
-
-
-def alive(pid: int) -> bool:
+def there(pid: int) -> bool:
     """Whether a process is there, a zombie included."""
     return Path(f"/proc/{pid}").exists()
 
@@ -114,11 +107,11 @@ def test_a_stopped_process_can_be_killed(workers: Workers) -> None:
     workers.kill(hung)
     with pytest.raises(WorkerDied):
         hung.result(10)
-    assert until(lambda: not alive(pid))
+    assert until(lambda: not there(pid))
 
 
 def test_terminate_is_quick_and_leaves_nothing() -> None:
-    before = threading.active_count()
+    before = threads()
     workers = Workers(2)
     begun = time.monotonic()
     calls = [workers.submit(time.sleep, 60) for _ in range(5)]
@@ -128,8 +121,8 @@ def test_terminate_is_quick_and_leaves_nothing() -> None:
     assert len(pids) == 2
     workers.terminate()  # nobody sleeps for a minute
     assert time.monotonic() - begun < 40
-    assert not any(alive(pid) for pid in pids)
-    assert threading.active_count() == before
+    assert not any(there(pid) for pid in pids)
+    assert threads() <= before
     assert all(call.done() for call in [*calls, child])
     assert calls[-1].cancelled()
     with pytest.raises(RuntimeError, match="shut down"):
@@ -144,7 +137,7 @@ def test_what_a_process_started_ends_with_it(workers: Workers) -> None:
     assert until(lambda: children.read_text().split())
     (child,) = map(int, children.read_text().split())
     workers.kill(call)
-    assert until(lambda: not alive(child) or "Z (zombie)" in Path(f"/proc/{child}/status").read_text())
+    assert until(lambda: not alive(child))
 
 
 def test_shutdown_lets_calls_end_unless_they_are_cancelled() -> None:
@@ -176,7 +169,7 @@ def test_processes_end_with_their_owner(end: str) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     pid = int(ended.stdout)
-    assert until(lambda: not alive(pid))
+    assert until(lambda: not there(pid))
 
 
 def test_a_process_that_does_not_start_is_replaced(
@@ -273,18 +266,18 @@ def test_two_executors_share_two_cores() -> None:
     first, second = Workers(2), Workers(2)
     try:
         before = [first.submit(time.sleep, 60) for _ in range(4)]
-        assert until(lambda: before[0].running() and before[1].running(), 60)
+        assert until(lambda: before[0].running() and before[1].running())
         after = [second.submit(time.sleep, 60) for _ in range(4)]
-        assert until(lambda: any(call.running() for call in after), 60)
+        assert until(lambda: any(call.running() for call in after))
         time.sleep(0.3)
         assert [call.running() for call in before] == [True, True, False, False]
         assert sum(call.running() for call in after) == 1  # who comes second begins at once, with one
         first.kill(before[0])
-        assert until(before[0].done, 60)
+        assert until(before[0].done)
         time.sleep(0.3)
         assert sum(call.running() for call in [*before, *after]) == 2  # one of each
         second.rest(True)
-        assert until(lambda: sum(call.running() for call in before) == 2, 60)
+        assert until(lambda: sum(call.running() for call in before) == 2)
     finally:
         first.terminate()
         second.terminate()
@@ -295,9 +288,9 @@ def test_urgent_calls_wait_for_nobody() -> None:
     search, trials = Workers(1), Workers(2, urgent=True)
     try:
         before = search.submit(time.sleep, 60)
-        assert until(before.running, 60)
+        assert until(before.running)
         urgent = [trials.submit(time.sleep, 60) for _ in range(2)]
-        assert until(lambda: all(call.running() for call in urgent), 60)
+        assert until(lambda: all(call.running() for call in urgent))
     finally:
         search.terminate()
         trials.terminate()

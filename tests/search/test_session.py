@@ -9,10 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
@@ -28,22 +26,12 @@ from mirage_nb.search.session.pool import Workers
 from mirage_nb.search.session.progress import Snapshot, State
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
+from tests.sessions import LONG, children, facts, threads, until
 
 ROOT = Path(__file__).resolve().parents[2]
 H200 = find_target("h200")
 SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
 BRIEF = "X: f16[4, 64]\nW: f16[64, 96]\nreturn (X * X) @ W"
-LONG = (  # tens of seconds at standard effort
-    "Q: f16[2, 256, 64]\nK: f16[2, 64, 4096]\nV: f16[2, 4096, 64]\n"
-    "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V"
-)
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(condition())
 
 
 def search(text: str = SMALL, **options: object) -> SearchSession:
@@ -55,44 +43,10 @@ def processes(session: SearchSession) -> tuple[int, ...]:
     return tuple(process for some in workers if isinstance(some, Workers) for process in some.processes)
 
 
-def children() -> set[str]:
-    """All processes that this one started and that are there, zombies included."""
-    found = Path("/proc/self/task").glob("*/children")
-    return {pid for thread in found for pid in thread.read_text().split()}
-
-
-def facts(snapshot: Snapshot) -> tuple[object, ...]:
-    """What equal seeds make equal."""
-    return (snapshot.candidates, snapshot.counts, snapshot.prefixes, snapshot.cut, snapshot.exhausted)
-
-
 @cache
 def undisturbed() -> tuple[object, ...]:
     """The facts of a search that nothing happens to."""
     return facts(search().start().result(120))
-
-
-@pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of our own for temporary files."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-@pytest.fixture
-def no_head_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is left to workers."""
-    monkeypatch.setattr(module, "HEAD_START_SECONDS", -1.0)
-
-
-@pytest.fixture
-def sessions() -> Iterator[list[SearchSession]]:
-    """Sessions to be ended with the test."""
-    found: list[SearchSession] = []
-    yield found
-    for session in found:
-        session.stop()
-        assert session.wait(20)
 
 
 def test_a_search_from_start_to_end() -> None:
@@ -176,7 +130,7 @@ def test_stop_shows_at_once_and_leaves_nothing(
     begun: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "HEAD_START_SECONDS", 60.0 if begun == "head start" else -1.0)
-    threads = threading.active_count()
+    before = threads()
     session = search(LONG).start()
     assert until(lambda: session.snapshot().structures)
     pids = processes(session)
@@ -188,22 +142,22 @@ def test_stop_shows_at_once_and_leaves_nothing(
     last = session.result(0)
     assert last.candidates and "stopped by the user" in last.cut and not last.exhausted
     assert last.seconds == session.snapshot().seconds
-    assert until(lambda: threading.active_count() == threads)
+    assert until(lambda: threads() <= before)
     assert not list(scratch.iterdir())
 
 
 def test_ten_sessions_leave_nothing_behind(scratch: Path, no_head_start: None) -> None:
-    threads, before, descriptors = threading.active_count(), children(), set(os.listdir("/proc/self/fd"))
+    before, processes_before, descriptors = threads(), children(), set(os.listdir("/proc/self/fd"))
     for number in range(10):
         session = search(LONG if number % 2 else SMALL, effort="standard" if number % 2 else "quick").start()
         if number % 2:
             assert until(partial(processes, session))
             session.stop()
         session.result(60)
-    assert until(lambda: threading.active_count() == threads)
+    assert until(lambda: threads() <= before)
     assert not list(scratch.iterdir())
-    assert children() == before
-    assert set(os.listdir("/proc/self/fd")) == descriptors
+    assert children() <= processes_before
+    assert set(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_stop_before_the_thread_has_begun_and_after_the_end() -> None:

@@ -8,8 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,47 +19,14 @@ from mirage_nb.search.session import session as module
 from mirage_nb.search.session.progress import Snapshot, State
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.search.session.worker import explore
-from tests.search.test_session import LONG, processes, search, until
-
-
-def facts(snapshot: Snapshot) -> tuple[object, ...]:
-    """What equal seeds make equal."""
-    return (snapshot.candidates, snapshot.counts, snapshot.prefixes, snapshot.cut, snapshot.exhausted)
-
-
-@cache
-def undisturbed() -> tuple[object, ...]:
-    """The facts of a search that nothing happens to."""
-    return facts(search().start().result(120))
-
-
-@pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of our own for temporary files."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+from tests.search.test_session import processes, search, undisturbed
+from tests.sessions import LONG, facts, until
 
 
 def sweep(scratch: Path, number: int) -> None:
     """Everything in the folder is gone at once, and the folder, too."""
     if until(scratch.exists):
         scratch.rename(scratch.with_name(f"{scratch.name}-swept-{number}"))
-
-
-@pytest.fixture
-def no_head_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is left to workers."""
-    monkeypatch.setattr(module, "HEAD_START_SECONDS", -1.0)
-
-
-@pytest.fixture
-def sessions() -> Iterator[list[SearchSession]]:
-    """Sessions to be ended with the test."""
-    found: list[SearchSession] = []
-    yield found
-    for session in found:
-        session.stop()
-        assert session.wait(20)
 
 
 def test_a_clock_that_is_set_ends_no_search_and_prolongs_none(

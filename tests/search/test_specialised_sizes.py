@@ -11,7 +11,7 @@ import pytest
 from mirage_nb.errors import TargetError
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
-from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
+from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import block_of, start_us
@@ -20,6 +20,7 @@ from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.price import price
 from mirage_nb.tile.validate import validate
+from tests.search.explored import explored
 from tests.shares import shared_out
 
 H200 = TARGETS["h200"]
@@ -64,7 +65,7 @@ def test_ranking_and_planner_agree(name: str, share: int) -> None:
     card = replace(H200, precision="3xtf32") if "by three" in name else H200
     seen: Counter[bool] = Counter()  # of each kind the planner looks at one of so many
     for configuration in configurations(prepared, effort):
-        result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, effort)
         for structure in result.structures:
             if len(structure.kernels) != 1:
                 continue

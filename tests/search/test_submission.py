@@ -10,11 +10,12 @@ from mirage_nb.errors import FormatError, GraphError, MirageError, VerificationE
 from mirage_nb.ir.jsonform import print_json
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import parse
-from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
+from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.search.composition import own_operators
 from mirage_nb.search.session import submission
 from mirage_nb.search.session.submission import submitted
 from mirage_nb.targets import find_target
+from tests.search.explored import explored
 
 H200 = find_target("h200")
 TEXT = "X: f16[4, 64]\nE = exp(X)\nreturn E / sum(E, axis=-1, keepdims=True)"
@@ -26,7 +27,7 @@ def found() -> list[object]:
     prepared, effort = prepare(PROGRAM), EFFORTS["quick"]
     graphs: list[object] = []
     for configuration in configurations(prepared, effort):
-        result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, effort)
         for structure in result.structures:
             graphs += instances(structure, prepared, H200, limit=2)
     return graphs
@@ -89,7 +90,7 @@ def test_what_does_not_fit_the_target_is_refused() -> None:
     graph = parse(whole).graph
     prepared, effort = prepare(graph), EFFORTS["quick"]
     (configuration, *_) = configurations(prepared, effort)
-    result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+    result = explored(prepared, configuration, effort)
     (best, *_) = instances(result.structures[0], prepared, H200, limit=1)
     text = print_graph(best.graph)
     assert submitted(graph, text, H200).digest == best.graph.digest()

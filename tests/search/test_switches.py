@@ -44,9 +44,7 @@ def found(graph: KernelGraph, effort: Effort, seconds: float = 5.0) -> list[Stru
     every: list[Structure] = []
     for configuration in configurations(prepared, effort):
         if configuration.kernels == 1 and configuration.cut is None:
-            every += run_configuration(
-                prepared, configuration, effort, budget, lambda counts: None, lambda: False
-            ).structures
+            every += run_configuration(prepared, configuration, effort, budget).structures
     return every
 
 
@@ -123,7 +121,7 @@ def test_a_pruning_prunes(name: str) -> None:
     for effort in (EFFORTS["standard"], Switches.of(None, {name: False}).applied(EFFORTS["standard"])):
         loop = configurations(prepared, effort)[1]
         budget = Budget(20.0, 2_000, 1)
-        kept.append(run_configuration(prepared, loop, effort, budget, lambda counts: None, lambda: False).values)
+        kept.append(run_configuration(prepared, loop, effort, budget).values)
     assert kept[0] < kept[1]
 
 

@@ -15,19 +15,18 @@ from mirage_nb.runtime.execution.buffers import decode, encode
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search import (
     EFFORTS,
-    Budget,
     ConfigurationResult,
     Prepared,
     Structure,
     configurations,
     instances,
     prepare,
-    run_configuration,
     tiny,
 )
 from mirage_nb.search.space import UNCAPPED, Effort, Pairs, last_grids
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
+from tests.search.explored import explored
 from tests.search.programs import Builder, gqa, ntrans, rmsnorm
 
 STANDARD, H200 = EFFORTS["standard"], TARGETS["h200"]
@@ -47,7 +46,7 @@ def softmax(m: int = 4, k: int = 512) -> KernelGraph:
 
 def results(prepared: Prepared, effort: Effort = STANDARD) -> list[ConfigurationResult]:
     return [
-        run_configuration(prepared, c, effort, Budget(), lambda counts: None, lambda: False)
+        explored(prepared, c, effort)
         for c in configurations(prepared, effort)
         if c.kernels == 2 and c.cut is None
     ]

@@ -14,12 +14,13 @@ from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.predefined import matches
-from mirage_nb.search import EFFORTS, Instance, configurations, instances, prepare, run_configuration
+from mirage_nb.search import EFFORTS, Instance, configurations, instances, prepare
 from mirage_nb.search.composition import library_and_fused
 from mirage_nb.search.session.submission import submitted
 from mirage_nb.search.sizes.instantiate import sized
 from mirage_nb.search.sizes.written import written_cost, written_kernels
 from mirage_nb.targets import find_target
+from tests.search.explored import explored
 from tests.shares import examples
 from tests.strategies import mugraphs
 
@@ -52,7 +53,7 @@ def searched(text: str, effort_name: str) -> Iterator[Instance]:
     for configuration in configurations(prepared, effort):
         if effort_name != "quick" and configuration.kernels < 2:
             continue
-        result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+        result = explored(prepared, configuration, effort)
         for structure in result.structures[:2]:
             yield from instances(structure, prepared, H200, 2)
 
@@ -76,7 +77,7 @@ def test_a_worse_loop_ranks_worse() -> None:
     program = parse(text).graph
     prepared, effort = prepare(program), EFFORTS["quick"]
     configuration = next(c for c in configurations(prepared, effort) if c.loop is not None)
-    result = run_configuration(prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False)
+    result = explored(prepared, configuration, effort)
     (best,) = instances(result.structures[0], prepared, H200, 1)
     (loop,) = (name for name in best.sizes if name.startswith("loop"))
     others = (sized(result.structures[0], prepared, H200, {**best.sizes, loop: n}) for n in (2, 4, 8, 16, 32, 64))

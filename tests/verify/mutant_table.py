@@ -24,9 +24,10 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import is_legal
 from mirage_nb.lang import load
-from mirage_nb.search import EFFORTS, Budget, configurations, prepare, run_configuration, tiny
+from mirage_nb.search import EFFORTS, configurations, prepare, tiny
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
+from tests.search.explored import explored
 from tests.strategies import arrays_for
 from tests.verify.mutants import mutants
 
@@ -59,9 +60,7 @@ def found(name: str, effort: str = "standard") -> list[Pair]:
     prepared = prepare(load(FOLDER / f"{name}.mirage").graph)
     pairs: dict[str, Pair] = {}
     for configuration in configurations(prepared, EFFORTS[effort]):
-        result = run_configuration(
-            prepared, configuration, EFFORTS[effort], Budget(), lambda counts: None, lambda: False
-        )
+        result = explored(prepared, configuration, EFFORTS[effort])
         for structure in result.structures:
             pair = tiny(prepared, structure)
             pairs.setdefault(pair[0].digest() + pair[1].digest(), pair)

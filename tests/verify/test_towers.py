@@ -14,7 +14,7 @@ from mirage_nb.interp import field
 from mirage_nb.interp.field import FieldInstance, FieldTensor, Noted, random_inputs
 from mirage_nb.interp.primes import PRIMES, Pool
 from mirage_nb.ir import KernelGraph, OpKind, PowAttrs, ReshapeAttrs
-from mirage_nb.search import EFFORTS, Budget, configurations, prepare, run_configuration, tiny
+from mirage_nb.search import EFFORTS, configurations, prepare, tiny
 from mirage_nb.verify.fields import groups, towers
 from mirage_nb.verify.fields.exponents import exponents_of
 from mirage_nb.verify.fields.groups import draw_inputs, root_groups
@@ -24,6 +24,7 @@ from mirage_nb.verify.fields.towers import Observer, Tower, shown, tower
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.mugraphs import Case, Kernel, cases, gqa, lora, qknorm, rms, rmsnorm
+from tests.search.explored import explored
 from tests.search.programs import PROGRAMS
 from tests.shares import examples, shared_out, some
 from tests.strategies import mugraphs, programs
@@ -56,9 +57,7 @@ def test_found_structures_reach_the_bound(name: str, share: int) -> None:
     prepared = prepare(PROGRAMS[name]())
     seen = 0
     for configuration in configurations(prepared, EFFORTS["quick"]):
-        found = run_configuration(
-            prepared, configuration, EFFORTS["quick"], Budget(), lambda counts: None, lambda: False
-        )
+        found = explored(prepared, configuration, EFFORTS["quick"])
         for structure in found.structures[:1]:
             verdict = verify(*tiny(prepared, structure), final=True)
             assert verdict.kind is VerdictKind.FIELD and verdict.log2_bound is not None, verdict

@@ -10,7 +10,7 @@ from html import unescape
 import pytest
 
 from mirage_nb.lang import parse
-from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration
+from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session.progress import State
 from mirage_nb.targets import find_target
@@ -20,6 +20,7 @@ from mirage_nb.viz.source import Line, source_html
 from mirage_nb.viz.steps import Walkthrough, steps_html, steps_page
 from mirage_nb.viz.steps import configurations as walkable
 from tests.browser.fake_session import snapshot
+from tests.search.explored import explored
 
 TEXT = "X: f16[64, 256]\nY: f16[256, 64]\nE = exp(X)\nZ = E @ Y\nreturn Z"
 
@@ -54,7 +55,7 @@ def test_without_events_it_says_so() -> None:
 def test_a_real_search_can_be_walked_through() -> None:
     prepared, effort = prepare(parse(TEXT).graph), EFFORTS["quick"]
     looped = next(c for c in configurations(prepared, effort) if c.loop is not None)
-    found = run_configuration(prepared, looped, effort, effort.budget, lambda counts: None, lambda: False)
+    found = explored(prepared, looped, effort)
     walked = Walkthrough(looped.label, found.prefixes)
     bundle = walked._repr_mimebundle_()
     assert "<script type='module'>" in steps_page(walked) and steps_page(walked) in bundle["text/html"]
@@ -87,9 +88,7 @@ def test_lines_of_the_program_name_the_operators_that_serve_them() -> None:
     (graph,) = (
         structure
         for configuration in configurations(prepared, effort)[:1]
-        for structure in run_configuration(
-            prepared, configuration, effort, effort.budget, lambda counts: None, lambda: False
-        ).structures[:1]
+        for structure in explored(prepared, configuration, effort).structures[:1]
     )
 
     (best,) = instances(graph, prepared, find_target("h200"), 1)

@@ -26,6 +26,7 @@ from mirage_nb.viz.tree import key
 from mirage_nb.widgets import SessionView, session_view
 from mirage_nb.widgets.session_view import RATE
 from tests.browser.fake_session import FakeSession, prefixes, rejected
+from tests.sessions import threads, until
 from tests.viz.mugraph_samples import rmsnorm_fused
 
 SECTIONS = (
@@ -49,21 +50,11 @@ class Recorded(SessionView):
 @pytest.fixture(autouse=True)
 def no_thread_stays() -> Iterator[None]:
     yield
-    deadline = time.monotonic() + 30
-    while any(t.name == "mirage view" for t in threading.enumerate()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not [t for t in threading.enumerate() if t.name == "mirage view"]
+    assert until(lambda: not any(t.name == "mirage view" for t in threads()))
 
 
 def click(view: SessionView, content: Any) -> None:
     view._handle_custom_msg(content, [])
-
-
-def until(view: SessionView, state: State, timeout: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout
-    while view.state != state.value and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert view.state == state.value
 
 
 def test_the_view_follows_the_session_to_its_end_and_the_pump_ends_with_it() -> None:
@@ -94,7 +85,7 @@ def test_a_paused_session_sends_nothing_new() -> None:
     session = FakeSession(60)
     view = Recorded(session)
     click(view, {"do": "pause"})
-    until(view, State.PAUSED)
+    assert until(lambda: view.state == State.PAUSED.value)
     view.sent.clear()
     time.sleep(0.4)
     assert view.sent == []
@@ -267,7 +258,7 @@ def test_a_session_that_goes_on_while_its_end_is_kept_is_watched() -> None:
     go_on.set()
     assert view.state == "running"
     session.length = 0.01
-    until(view, State.FINISHED)
+    assert until(lambda: view.state == State.FINISHED.value)
 
 
 def test_all_sections_are_set_and_known_to_the_script() -> None:
@@ -333,17 +324,14 @@ def test_a_view_looks_between_two_and_ten_times_a_second() -> None:
 
 def test_ten_views_opened_and_closed_leave_nothing() -> None:
     comms = set(comm.get_comm_manager().comms)
-    threads = set(threading.enumerate())
+    before = threads()
     for number in range(10):
         view = SessionView(FakeSession(60))
         if number % 2:
             click(view, {"do": "submit", "text": "mugraph 1\n"})
         view.close()
         assert view.wait(30)
-    deadline = time.monotonic() + 30
-    while set(threading.enumerate()) - threads and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert set(threading.enumerate()) <= threads
+    assert until(lambda: threads() <= before)
     assert set(comm.get_comm_manager().comms) <= comms
 
 
@@ -352,9 +340,7 @@ def test_a_submitted_mugraph_is_opened_and_its_thread_ends() -> None:
     assert view.wait(30)
     graph = rmsnorm_fused(blocks=64)
     click(view, {"do": "submit", "text": print_graph(graph)})
-    deadline = time.monotonic() + 30
-    while graph.digest()[:8] not in view.candidate and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert until(lambda: graph.digest()[:8] in view.candidate)
     assert graph.digest()[:8] in view.answer and f"µGraph {graph.digest()[:8]}" in view.candidate
     click(view, {"do": "edit", "digest": graph.digest()})
     assert "grid=[64]" in view.editor
@@ -448,5 +434,5 @@ def test_a_session_that_a_cell_extended_is_watched_again(monkeypatch: pytest.Mon
     session.length = 60.0
     session.extend()
     shell.events.trigger("post_run_cell", None)
-    until(view, State.RUNNING)
+    assert until(lambda: view.state == State.RUNNING.value)
     view.close()

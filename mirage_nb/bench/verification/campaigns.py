@@ -110,7 +110,7 @@ def found_in(name: str, number: int, part: int) -> Iterator[tuple[KernelGraph, K
     deadline = time.monotonic() + CONFIGURATION_SECONDS
     budget = replace(effort.budget, seconds=CONFIGURATION_SECONDS)
     late: Callable[[], bool] = lambda: time.monotonic() > deadline  # noqa: E731 (typed)
-    found = run_configuration(prepared, configuration, effort, budget, lambda counts: None, late).structures
+    found = run_configuration(prepared, configuration, effort, budget, stopped=late).structures
     for structure in found[part::PARTS]:
         yield tiny(prepared, structure)
 

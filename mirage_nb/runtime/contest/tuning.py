@@ -221,9 +221,7 @@ def more_instances(
     for configuration in configurations(prepared, bounds.searched):
         if str(configuration) != likes[0].configuration:
             continue
-        result = run_configuration(
-            prepared, configuration, bounds.searched, bounds.budget, lambda counts: None, lambda: False
-        )
+        result = run_configuration(prepared, configuration, bounds.searched, bounds.budget)
         for structure in result.structures:
             for overhang in (frozenset[int](),) if isinstance(structure, Assembly) else overhangs(prepared):
                 like = wanted.get(tiny(prepared, structure, overhang)[1].digest())
