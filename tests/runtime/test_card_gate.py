@@ -45,6 +45,12 @@ def greedy(inputs: Sequence[np.ndarray]) -> np.ndarray:
     return found
 
 
+def sorting(inputs: Sequence[np.ndarray]) -> np.ndarray:
+    found = softmax(inputs)
+    inputs[0].reshape(-1).sort()
+    return found
+
+
 @pytest.fixture(params=["torch", "numpy"])
 def gate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CardGate:
     monkeypatch.setattr(card_gate, "cupy", SimpleNamespace(asarray=np.array, asnumpy=np.asarray))
@@ -82,10 +88,28 @@ def test_a_wrong_kernel_meets_no_hard_inputs(gate: CardGate) -> None:
     assert not outcome.report.ok and outcome.hard.results == ()
 
 
-def test_a_kernel_that_writes_to_its_inputs_is_refused(gate: CardGate) -> None:
+@pytest.mark.parametrize("run", [greedy, sorting])
+def test_a_kernel_that_writes_to_its_inputs_is_refused(gate: CardGate, run: Run) -> None:
     with pytest.raises(LaunchError, match="its inputs have changed"):
-        gate.outcome(executable(greedy), 1.0)
+        gate.outcome(executable(run), 1.0)
     assert gate.outcome(executable(softmax), 1.0).hard.survived, "the next one has inputs as they were drawn"
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (64,), (3, 65), (16, 16, 5), (64, 64), (300, 64)])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8])
+def test_sums_tell_what_was_moved_or_made_up_for(shape: tuple[int, ...], dtype: type) -> None:
+    rng, weights = np.random.default_rng(7), card_gate.WEIGHTS[:64]
+    array = rng.integers(-100, 100, shape).astype(dtype)
+    (i, j), turned = rng.choice(array.size, 2, replace=array.size < 2), array.T.copy().reshape(shape)
+    swapped, compensated = (array.copy() for _ in range(2))
+    swapped.reshape(-1)[[i, j]] = array.reshape(-1)[[j, i]]
+    words = compensated.reshape(-1).view(f"i{array.itemsize}")
+    words[i] += 1
+    words[j] -= 1
+    for other in (array, swapped, compensated, turned):
+        found = card_gate.summed(other, np, weights)
+        assert found == card_gate.summed(torch.from_numpy(other), torch, torch.from_numpy(weights))
+        assert (found == card_gate.summed(array, np, weights)) == np.array_equal(other, array)
 
 
 def test_what_found_no_room_is_laid_there_once_there_is(

@@ -36,12 +36,14 @@ from mirage_nb.runtime.kernel.pytorch import torch_view
 from mirage_nb.verify.reals.float_gate import FloatReport, GateReport, Reference, SampleReport, compare
 
 WORDS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
-"""By their bytes, the whole numbers that elements are taken for where they are summed up."""
+"""By their bytes, the whole numbers that arrays are taken for where they are summed up."""
+WEIGHTS = np.random.default_rng(5).integers(-(2**62), 2**62, 4096) * 2 + 1
+"""Of the words of a line: odd, so that none hides what changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Inputs on the card, what is right for them there, and what their bytes sum up to. hard: how a kernel does on
+    """Inputs on the card, what is right for them there, and what their words sum up to. hard: how a kernel does on
     random ones says whether it is right, on hard ones whether it is safe."""
 
     name: str
@@ -178,12 +180,23 @@ class CardGate:
         return torch_view(self._torch, tensor, int(array.data.ptr), int(array.device.id))
 
     def _sums(self, inputs: Sequence[Any]) -> list[int]:
-        """Of the words of every input."""
+        """Of every input."""
         if self._torch is None:
-            return [int(cupy.asnumpy(a).view(WORDS[a.itemsize]).sum(dtype="int64")) for a in inputs]
+            return [summed(cupy.asnumpy(a), np, WEIGHTS) for a in inputs]
         seen = [self._seen(a, i.type.dtype.value) for a, i in zip(inputs, self._program.inputs, strict=True)]
-        words = [x.view(getattr(self._torch, WORDS[x.element_size()])) for x in seen]
-        return [int(x.sum(dtype=self._torch.int64)) for x in words]
+        return [summed(x, self._torch, self._torch.from_numpy(WEIGHTS).to(x.device)) for x in seen]
+
+
+def summed(array: Any, library: Any, weights: Any) -> int:
+    """What the words of an array, of NumPy or PyTorch, sum up to, each by the weight of its place: whatever moves in
+    the array, or makes up for what has changed there, changes that."""
+    words, line = array.reshape(-1).view(getattr(library, WORDS[math.gcd(array.nbytes, 8)])), len(weights)
+    while len(words) > 1:
+        whole = len(words) // line * line
+        lines, rest = words[:whole].reshape(-1, line), words[whole:]
+        sums = (lines * weights).sum(1), (rest * weights[: len(rest)]).sum().reshape(1)
+        words, weights = library.concatenate(sums), weights * weights  # of lines: else rows and columns are alike
+    return int(words[0])
 
 
 @contextlib.contextmanager
