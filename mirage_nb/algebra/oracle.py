@@ -57,7 +57,6 @@ class Oracle:
     Attributes:
         levels: the polynomials inside the targets that a part can be a summand of.
         undecided: whether a target has no canonical normal form, or too many levels; then nothing is cut.
-        queries: how many questions were asked; misses: how many of them were new.
     """
 
     def __init__(self, algebra: Algebra, targets: Iterable[Expr]) -> None:
@@ -65,8 +64,6 @@ class Oracle:
         self.levels: list[Level]
         self.levels, are_all = find_levels(algebra, targets)
         self.undecided = not are_all or any(algebra.is_vague(level.expr) for level in self.levels)
-        self.queries = 0
-        self.misses = 0
         self._matcher = Matcher(algebra)
         self._slots: dict[int, list[tuple[int, int]]] = {}
         for i, level in enumerate(self.levels):
@@ -90,10 +87,8 @@ class Oracle:
 
     def places(self, e: Expr) -> int:
         """Where e can become a part: a bit mask of pairs (level, flat of the cofactor); 0 for nowhere."""
-        self.queries += 1
         found = self._places.get(e)
         if found is None:
-            self.misses += 1
             found = self._search(e)
             if self._signed:  # e may be negated later
                 found |= self._search(self.algebra.negate(e))
@@ -213,10 +208,6 @@ class Oracle:
             if flags:  # the others are too many to remember and quick to find out
                 self._pairs[a, b] = flags
         return flags
-
-    def pairs(self, a: Expr, others: Iterable[Expr]) -> list[int]:
-        """`pair(a, b)` for many b."""
-        return [self.pair(a, b) for b in others]
 
     def _pair(self, a: Expr, b: Expr) -> int:
         algebra, divides, flags = self.algebra, self._divides, 0

@@ -173,10 +173,6 @@ class StrictOracle:
             flags ^= DIV_BA
         return flags
 
-    def pairs(self, a: Expr, others: Iterable[Expr]) -> list[int]:
-        """`pair(a, b)` for many b."""
-        return [self.pair(a, b) for b in others]
-
     def explain(self, e: Expr) -> str:
         """Why e is kept or cut, in one or two lines."""
         plain = self.algebra.views[e][0]

@@ -12,7 +12,7 @@ from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, Algebra, AlgebraOptions
 from mirage_nb.algebra.axioms import Symbol, Term
 from mirage_nb.algebra.exhaustive import MIXES, SYMBOLS, random_term
 from mirage_nb.algebra.rewriting import Rewriter, build
-from mirage_nb.algebra.specimens import SPECIMENS, matmul, parts, rms, tensor
+from tests.algebra.specimens import SPECIMENS, matmul, parts, rms, tensor
 
 PRESETS = {"quick": QUICK, "standard": STANDARD, "thorough": THOROUGH}
 every_preset = pytest.mark.parametrize("options", PRESETS.values(), ids=PRESETS)

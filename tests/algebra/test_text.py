@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, Algebra
-from mirage_nb.algebra.specimens import SPECIMENS, parts, tensor
+from tests.algebra.specimens import SPECIMENS, parts, tensor
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mirage_nb.algebra import QUICK, STANDARD, Algebra, Oracle
-from mirage_nb.algebra.benchmark import PRESETS, measure, saturate
-from mirage_nb.algebra.specimens import SPECIMENS
+from mirage_nb.algebra.options import THOROUGH
+from tests.algebra.specimens import SPECIMENS, saturate
+
+PRESETS = {"quick": QUICK, "standard": STANDARD, "thorough": THOROUGH}
 
 KEPT = {
     "rmsnorm": 38,
@@ -50,9 +52,3 @@ def test_limit_is_kept_and_said() -> None:
     specimen = SPECIMENS["rmsnorm"](algebra)
     kept, complete = saturate(algebra, Oracle(algebra, [specimen.target]), specimen, 10)
     assert (len(kept), complete) == (10, False)
-
-
-def test_measurement() -> None:
-    m = measure(QUICK, "rmsnorm", repeats=1)
-    assert (m.kept, m.complete) == (KEPT["rmsnorm"], True)
-    assert m.new > m.repeated > 0

@@ -1,4 +1,4 @@
-"""Expressions shaped like real programs, for tests, measurements and documentation.
+"""Expressions shaped like real programs, and what they can be combined to.
 
 In: an algebra. Out: `Specimen`s: the target expression of a program and the leaves that a search would
 start from. Every summed axis has three parts (grid, loop, tile), as in the search.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from mirage_nb.algebra.atoms import Expr
 from mirage_nb.algebra.normal_form import Algebra
+from mirage_nb.algebra.oracle import ADD, DIV_AB, DIV_BA, MUL, Oracle
 
 PARTS = ("g", "l", "t")
 
@@ -132,3 +133,49 @@ def part_axes(algebra: Algebra, e: Expr) -> Iterable[tuple[tuple[str, ...], ...]
         if isinstance(axis, tuple) and len(axis) == 2:
             found.setdefault(axis[0], []).append(axis)
     return (tuple(sorted(found[name])) for name in sorted(found))
+
+
+def saturate(algebra: Algebra, oracle: Oracle, specimen: Specimen, limit: int) -> tuple[list[Expr], bool]:
+    """All expressions that the leaves can be combined to and that still reach the target.
+
+    Returns:
+        The expressions, at most `limit`, and whether these are all.
+    """
+    known = dict.fromkeys(e for e in specimen.leaves if oracle.reaches(e))
+    order = list(known)
+    for i, e in enumerate(order):  # grows while it is read
+        fresh = [*unary(algebra, specimen, e), *binary(algebra, oracle, e, order[: i + 1])]
+        for new in fresh:
+            if new not in known and oracle.reaches(new):
+                if len(order) >= limit:
+                    return order, False
+                known[new] = None
+                order.append(new)
+    return order, True
+
+
+def unary(algebra: Algebra, specimen: Specimen, e: Expr) -> Iterable[Expr]:
+    """What one operator makes of one expression."""
+    yield algebra.exp(e)
+    yield algebra.sqrt(e)
+    for scalar in specimen.scalars:
+        yield algebra.mul(e, scalar)
+    for name in specimen.functions:
+        yield algebra.function(name, e)
+    for axes in part_axes(algebra, e):
+        for chosen in range(1, 1 << len(axes)):
+            yield algebra.sum([axis for i, axis in enumerate(axes) if chosen >> i & 1], e)
+
+
+def binary(algebra: Algebra, oracle: Oracle, e: Expr, others: Iterable[Expr]) -> Iterable[Expr]:
+    """What one operator makes of e and one of `others`, as far as it reaches the target."""
+    for other in others:
+        flags = oracle.pair(e, other)
+        if flags & MUL:
+            yield algebra.mul(e, other)
+        if flags & ADD:
+            yield algebra.add(e, other)
+        if flags & DIV_AB:
+            yield algebra.div(e, other)
+        if flags & DIV_BA:
+            yield algebra.div(other, e)
