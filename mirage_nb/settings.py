@@ -59,6 +59,12 @@ def worker_environment() -> dict[str, str]:
     return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
+def take_environment(environment: Mapping[str, str]) -> None:
+    """Have another process's environment, and nothing else."""
+    os.environ.clear()
+    os.environ.update(environment)
+
+
 def _data_folder(env: Mapping[str, str]) -> Path:
     """Where what a user wants to keep is: not in a cache, unless everything is to be in one folder."""
     if env.get("MIRAGE_NB_HOME"):

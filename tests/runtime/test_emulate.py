@@ -11,7 +11,7 @@ import pytest
 
 from mirage_nb.errors import CompileError, LaunchError, MissingPartError
 from mirage_nb.runtime.execution.artifacts import CPU_FOLDER
-from mirage_nb.runtime.execution.emulate import CpuModule
+from mirage_nb.runtime.execution.emulate import ENGINE, CpuModule
 from mirage_nb.runtime.execution.tensor_map import TensorMap
 from mirage_nb.settings import Settings, read_settings
 from tests.device_cases import compare
@@ -180,9 +180,12 @@ def test_without_room_for_temporary_files_it_is_said(tmp_path: Path, monkeypatch
 
 
 def counting_compiler(folder: Path, before: str = "") -> tuple[Settings, Path]:
-    """A compiler that notes each of its runs and leaves out what takes long, and a home of its own."""
+    """A compiler that notes each of its runs and leaves out what takes long, and a home of its own; without other
+    options, the runner is a copy of the one that is there."""
     notes, script = folder / "notes", folder / "cxx"
-    script.write_text(f'#!/bin/sh\necho "$@" >> {notes}\nexec {read_settings().cxx} {before} "$@" -O0\n')
+    given = f'for at; do case $was in -o) cp {CpuModule(EMPTY)._runner} "$at"; exit;; esac; was=$at; done'
+    runner = "" if before else f'case "$*" in *{ENGINE}*) {given};; esac\n'
+    script.write_text(f'#!/bin/sh\necho "$@" >> {notes}\n{runner}exec {read_settings().cxx} {before} "$@" -O0\n')
     script.chmod(0o755)
     return Settings(folder / "home", 1, str(script)), notes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,7 +44,7 @@ from mirage_nb.tile.placement import StepKind
 from tests.clock import cpu_limit
 from tests.search.explored import explored
 from tests.search.programs import PROGRAMS, Builder
-from tests.shares import shared_out
+from tests.shares import shared_out, some
 
 H200 = find_target("h200")
 QUICK = EFFORTS["quick"]
@@ -76,8 +77,7 @@ def costs(name: str, grid: list[int], loop: int, columns: int, target: str = "h2
     return Estimates(*(np.concatenate([getattr(e, field) for e in found_]) for field in Estimates.__slots__))
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "target"), some([*itertools.product(PROGRAMS, TARGETS)]))
 def test_estimates_are_finite_and_positive(name: str, target: str) -> None:
     prepared, structures = found(name)
     card = find_target(target)
@@ -184,12 +184,13 @@ def test_tiles_travel_as_they_do_in_a_plan(name: str) -> None:
                 assert len(loads) - streamed == parts.count(Part.HELD)
 
 
+@shared_out
 @pytest.mark.parametrize("name", ["gqa", "attention_safe", "lora", "qknorm"])
-def test_loop_bodies_are_warp_private_where_a_plan_makes_them_so(name: str) -> None:
+def test_loop_bodies_are_warp_private_where_a_plan_makes_them_so(name: str, share: int) -> None:
     prepared, structures = found(name)
     seen = set()
     for structure in structures:
-        for instance in instances(structure, prepared, H200, 30):
+        for instance in instances(structure, prepared, H200, 30)[::share]:
             block = next(k for k in plan(instance.graph, H200, default_options(H200)).kernels if k is not None)
             assert private(prepared, structure, instance) == (block.region is not None), instance.sizes
             seen.add(block.region is not None)

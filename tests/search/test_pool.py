@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.errors import OptionError
-from mirage_nb.search.session import pool
+from mirage_nb.search.session import nursery, pool
 from mirage_nb.search.session.pool import NICENESS, URGENT_NICENESS, Cores, WorkerDied, Workers, _answer
 from tests.sessions import alive, threads, until
 
@@ -175,14 +175,48 @@ def test_processes_end_with_their_owner(end: str) -> None:
 def test_a_process_that_does_not_start_is_replaced(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(pool, "START_SECONDS", 1.0)
+    monkeypatch.setattr(pool, "NURSERY", nursery.Nursery())
     with monkeypatch.context() as patch:
-        patch.setattr(pool, "BOOT", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+        patch.setattr(nursery, "START_SECONDS", 1.0)
+        patch.setattr(nursery, "BOOT", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
         with pytest.raises(WorkerDied, match="did not start within 1 s"):
             workers.submit(math.sqrt, 4).result(30)
     assert not workers.processes
-    monkeypatch.setattr(pool, "START_SECONDS", 60.0)
     assert workers.submit(math.sqrt, 4).result(60) == 2
+
+
+def test_where_there_is_no_process_to_be_had_it_is_said(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "NURSERY", nursery.Nursery())
+    monkeypatch.setattr(nursery, "BOOT", f"import os\nos.fork = lambda: os.open('/dev/full/x', 0)\n{nursery.BOOT}")
+    with pytest.raises(WorkerDied, match="Not a directory"):
+        workers.submit(math.sqrt, 4).result(60)
+    assert pool.NURSERY._process is not None and pool.NURSERY._process.poll() is None
+
+
+def test_workers_end_with_what_they_were_forked_of_and_another_one_takes_its_place(workers: Workers) -> None:
+    call = workers.submit(time.sleep, 60)
+    assert until(call.running)
+    before = pool.NURSERY._process
+    assert before is not None
+    before.kill()
+    with pytest.raises(WorkerDied, match="signal 9"):
+        call.result(30)
+    assert workers.submit(math.sqrt, 4).result(60) == 2 and pool.NURSERY._process is not before
+
+
+def test_workers_have_their_owners_environment_folder_and_path_of_the_moment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "only_there.py").write_text("import os\ndef seen():\n return os.environ.get('ONLY_NOW'), os.getcwd()\n")
+    for value in ("first", "second"):
+        monkeypatch.setenv("ONLY_NOW", value)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
+        from only_there import seen  # type: ignore[import-not-found]
+
+        workers = Workers(1)
+        assert workers.submit(seen).result(60) == (value, str(tmp_path))
+        workers.terminate()
 
 
 def test_last_words_need_no_room(workers: Workers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -147,6 +147,8 @@ def test_stop_shows_at_once_and_leaves_nothing(
 
 
 def test_ten_sessions_leave_nothing_behind(scratch: Path, no_head_start: None) -> None:
+    with Workers(1) as workers:
+        assert workers.submit(int).result(60) == 0  # what they are forked of stays for a while
     before, processes_before, descriptors = threads(), children(), set(os.listdir("/proc/self/fd"))
     for number in range(10):
         session = search(LONG if number % 2 else SMALL, effort="standard" if number % 2 else "quick").start()

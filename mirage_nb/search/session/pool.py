@@ -1,9 +1,9 @@
 """Worker processes: an executor whose processes die alone.
 
 In: picklable functions and arguments. Out: futures. A process that dies fails the one call that it had and
-is replaced for the next; a call can be killed; and because a process is started with nothing but the import
-path, a script that starts a search needs no main guard. Invariant: a process, with all that it started,
-is gone once its executor is shut down or the interpreter that owns it is gone, whatever it was doing.
+is replaced for the next; a call can be killed; and because processes are forked of one (`nursery`) that was started
+with nothing but the import path, a script that starts a search needs no main guard. Invariant: a process, with all
+that it started, is gone once its executor is shut down or the interpreter that owns it is gone, whatever it was doing.
 """
 
 from __future__ import annotations
@@ -11,36 +11,24 @@ from __future__ import annotations
 import collections
 import concurrent.futures as futures
 import contextlib
-import fcntl
 import os
 import pickle
 import queue
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from mirage_nb.errors import SearchError
-from mirage_nb.settings import worker_environment
+from mirage_nb.search.session.nursery import OWNER_SECONDS, START_SECONDS, Nursery, pair
 
 T = TypeVar("T")
 
-BOOT = (
-    "import sys; sys.path[:] = sys.argv[4:]; "
-    "from mirage_nb.search.session.pool import serve; serve(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))"
-)
-START_SECONDS = 120.0
-"""How long a process may take until it says for the first time that it is there."""
-OWNER_SECONDS = 2.0
-"""How often a process looks for its owner: a fork of the owner may hold the socket as well."""
-FIRST_DESCRIPTOR = 3
-"""Those below are standard streams; an interpreter that was started without them would give their numbers away."""
+LOOK_SECONDS = 0.005
 COMPLAINT_BYTES = 2000
 NICENESS, URGENT_NICENESS = 5, 1
 """A third of the share of others on a busy core; all of an idle one. Of urgent calls: less than the notebook."""
@@ -91,7 +79,8 @@ class Cores:
 
 
 CORES = Cores()
-"""Cores belong to the machine, not to a session: the one thing here that all executors share."""
+"""Cores belong to the machine, not to a session: all executors share them, and where their processes come from."""
+NURSERY = Nursery()
 
 
 class Workers(futures.Executor):
@@ -116,6 +105,7 @@ class Workers(futures.Executor):
             RuntimeError: these workers were shut down, or no thread can be started.
         """
         future: futures.Future[T] = futures.Future()
+        NURSERY.needs(getattr(fn, "__module__", None) or "")
         with self._turn:
             if not self._open:
                 raise RuntimeError("these workers were shut down")
@@ -270,27 +260,13 @@ class _Worker:
     """One process, head of a group of its own, and the socket to it. Used by one thread at a time, but `kill`."""
 
     def __init__(self, niceness: int) -> None:
-        if not sys.executable:
-            raise SearchError("no Python interpreter is known to start workers with", hint="pass an executor")
-        ours, theirs = _pair()
-        with Connection(theirs):
-            self._link = Connection(ours)
-            self._complaints = _paper()
-            path = [entry or os.getcwd() for entry in sys.path]
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, str(theirs), str(os.getpid()), str(niceness), *path],
-                pass_fds=[theirs],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._complaints,
-                env=worker_environment(),
-                start_new_session=True,
-            )
+        ours, theirs = pair()
+        with Connection(theirs), contextlib.ExitStack() as held:
+            self._link = held.enter_context(Connection(ours))
+            self._complaints = held.enter_context(_paper())
+            self.pid = NURSERY.fork(theirs, self._complaints.fileno(), niceness)
+            held.pop_all()
         self._ready = self.killed = False
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def await_ready(self) -> None:
         """Wait until the process has started. Raises EOFError or OSError when it died before, or does not."""
@@ -314,10 +290,12 @@ class _Worker:
 
     def end(self) -> str:
         """Make sure that nothing is left of it; says how it ended."""
-        died = self._process.poll()
-        if died is None:
+        status = NURSERY.ended(self.pid)
+        if status is None:
             self.kill()
-        status = self._process.wait()
+        while status is None:
+            time.sleep(LOOK_SECONDS)
+            status = NURSERY.ended(self.pid)
         self._link.close()
         with self._complaints as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - COMPLAINT_BYTES))
@@ -334,21 +312,12 @@ def _paper() -> IO[bytes]:
         return open(os.devnull, "r+b")
 
 
-def _pair() -> tuple[int, int]:
-    """The descriptors of two sockets that are connected."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        first, second = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR) for end in (ours, theirs))
-        return first, second
-
-
-def serve(descriptor: int, owner: int, niceness: int) -> None:
-    """What a worker process runs: it answers calls until its owner is gone."""
+def serve(link: Connection, parent: int, niceness: int) -> None:
+    """What a worker process runs: it answers calls until its owner is gone, and with it the process's parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session that owns this process
     _give_way(niceness)
-    link = Connection(descriptor)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(link, requests, owner), daemon=True).start()
+    threading.Thread(target=_receive, args=(link, requests, parent), daemon=True).start()
     link.send_bytes(b"ready")
     while True:
         link.send_bytes(_answer(requests.get()))
@@ -361,10 +330,10 @@ def _give_way(niceness: int) -> None:
         AUTOGROUP.write_text(str(niceness))
 
 
-def _receive(link: Connection, requests: queue.SimpleQueue[bytes], owner: int) -> None:
+def _receive(link: Connection, requests: queue.SimpleQueue[bytes], parent: int) -> None:
     """Notices the end of the owner while a call is at work, too."""
     try:
-        while os.getppid() == owner:
+        while os.getppid() == parent:
             if link.poll(OWNER_SECONDS):
                 requests.put(link.recv_bytes())
     finally:  # whatever it was: nobody would hear of an answer
