@@ -362,17 +362,17 @@ class Session(ByRange):
     def _built_late(self, said: str = "") -> Winner:
         """The first of the best candidates that can be built, at last the program's own operators."""
         last = self.snapshot()
-        reasons, own = list(last.messages), [last.baseline] if last.baseline is not None else []
-        for candidate in (*last.candidates[:FINALISTS], *own):
+        why = ["nothing was verified before it was stopped; extend() goes on with it", *last.messages][-1]
+        for candidate in filter(None, (*last.candidates[:FINALISTS], last.baseline)):
             try:
                 built = self.build(candidate)
             except MirageError as error:
-                reasons.append(str(error))
-                continue
-            if said:
-                self.search.tell(f"{built.candidate.digest[:8]}: {said}")
-            return built
-        raise NoKernelError("there is no kernel to run", hint=reasons[-1] if reasons else "no muGraph was verified")
+                why = str(error)
+            else:
+                if said:
+                    self.search.tell(f"{built.candidate.digest[:8]}: {said}")
+                return built
+        raise NoKernelError("there is no kernel to run", hint=why)
 
 
 def superoptimize(

@@ -107,13 +107,13 @@ def _spoken_against(tally: Tally, prepared: Prepared) -> list[str]:
     """What became of the muGraphs that were found."""
     lines = []
     if tally.structures:
-        lines.append(f"{tally.structures} muGraphs without sizes were found:")
+        lines.append(f"muGraphs without sizes that were found: {tally.structures}")
     if tally.refuted:
-        lines.append(f"  {tally.refuted} were refuted")
+        lines.append(f"  refuted: {tally.refuted}")
     if tally.undecided:
-        lines.append(f"  {tally.undecided} could be neither refuted nor proved, so nobody may rely on them")
+        lines.append(f"  neither refuted nor proved, so nobody may rely on them: {tally.undecided}")
     if tally.unfit:
-        lines.append(f"  {tally.unfit} were verified, but none of their tiles fits the target's shared memory")
+        lines.append(f"  verified, but none of their tiles fits the target's shared memory: {tally.unfit}")
         whole = [f"{prepared.axes[join.whole].name} ({prepared.axes[join.whole].extent})" for join in prepared.joins]
         if whole:
             lines.append(f"  every tile has all of what concatenations join: {', '.join(whole)} parts of equal size")

@@ -195,7 +195,7 @@ def candidates_html(snapshot: Snapshot, chosen: str = "", peer: Peer | None = No
     for candidate, before, row in zip(shown, (None, *shown), rows, strict=False):
         body += _line(candidate, before, [row[n] for n in filled], candidate.digest == chosen)
     left = len(snapshot.candidates) - most
-    more = f"<p class='mir-none'>and {left} more</p>" if left > 0 else ""
+    more = f"<p class='mir-none'>and {left} more, all in result().candidates</p>" if left > 0 else ""
     return (
         f"<h4>verified µGraphs <span>{ORDER}</span></h4><div class='mir-scroll'><table class='mir-table mir-wide'>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}"

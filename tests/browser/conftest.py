@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 START_SECONDS = 60
-PAGE_MS = 30_000
+PAGE_MS = 90_000
 HEIGHT = 1100
 
 SETUP = """\

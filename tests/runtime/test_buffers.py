@@ -127,6 +127,18 @@ def test_a_program_that_always_overflows_is_told_apart(text: str) -> None:
     assert sample.scale == 1.0 and not sample.safe
 
 
+def test_a_mask_of_minus_infinity_is_no_overflow() -> None:
+    """Nothing of causal attention was compared where its weights were drawn too large for f16, and its error was 0."""
+    text = """
+    Q: f16[16, 256]
+    K: f16[16, 256]
+    S = where(arange(16)[:, None] >= arange(16), (Q * 32) @ K.T, -inf)
+    return softmax(S)
+    """
+    sample = draw_sample(parse(text).graph, 0)
+    assert sample.safe and sample.scale < 1.0 and sample.reference.asked == 16 * 16
+
+
 def test_numbers_beyond_a_type_are_infinite_and_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -52,7 +52,7 @@ _EXACT = FloatAlgebra(np.dtype(np.float64))
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """The outputs in float64; the deviation of each element; the largest share of its type's range that a value on
-    the way takes (above 1: the program overflows; infinite: a value is infinite or no number)."""
+    the way takes (above 1: the program overflows; infinite: a value becomes so, other than by a mask, or no number)."""
 
     outputs: tuple[Floats, ...]
     deviations: tuple[Floats, ...]
@@ -67,10 +67,13 @@ class _Tensor:
     dtype: DType
     deviation: Array | None = None
 
-    @property
-    def fullness(self) -> float:
-        """The largest share of the type's range that an element takes."""
-        top = float(np.max(np.abs(self.exact), initial=0.0))
+    def fullness(self, op: Op, operands: Sequence[_Tensor]) -> float:
+        """The largest share of the type's range that an element takes; infinities that a mask has, or an operand, are
+        no matter of its range."""
+        sizes = np.abs(self.exact)
+        top = float(np.max(sizes, initial=0.0))
+        if top == np.inf and (op.kind is OpKind.WHERE or any(np.isinf(t.exact).any() for t in operands)):
+            top = float(np.max(sizes, initial=0.0, where=sizes < np.inf))
         return top / LARGEST[self.dtype] if top == top else float("inf")
 
     def read(self) -> _Tensor:
@@ -95,7 +98,7 @@ def analyse(program: KernelGraph, inputs: Mapping[str, Array]) -> Analysis:
                 if last[value] == index and value not in program.outputs:
                     del values[value]
             made = _results(op, operands, [program.types[v].dtype for v in results])
-            fullest = max([fullest, *(tensor.fullness for tensor in made)])
+            fullest = max([fullest, *(tensor.fullness(op, operands) for tensor in made)])
             values |= {v: t for v, t in zip(results, made, strict=True) if v in last or v in program.outputs}
         found = [(values[v], program.types[v].shape) for v in program.outputs]
         return Analysis(
