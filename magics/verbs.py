@@ -9,6 +9,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,21 +191,9 @@ def _compare(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
     say(compare_text(left, right, session.target), styled(compare_html(left, right, session.target)))
 
 
-def _pin(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
+def _mark(how: str, variables: Variables, words: list[str], _: dict[str, Any]) -> None:
     session = _named(variables, words)
-    session.pin(_candidate(session, words[1]).digest)
-    say(snapshot_text(session.snapshot()))
-
-
-def _exclude(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
-    session = _named(variables, words)
-    session.exclude(_candidate(session, words[1]).digest)
-    say(snapshot_text(session.snapshot()))
-
-
-def _include(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
-    session = _named(variables, words)
-    session.include(_candidate(session, words[1]).digest)
+    getattr(session, how)(_candidate(session, words[1]).digest)
     say(snapshot_text(session.snapshot()))
 
 
@@ -278,9 +267,9 @@ VERBS: dict[str, Verb] = {
         Verb(
             "submit", "NAME VARIABLE", "check, verify and add a µGraph of your own; a variable with its text", _submit
         ),
-        Verb("pin", "NAME DIGEST", "keep a µGraph among the results, whatever its rank", _pin),
-        Verb("exclude", "NAME DIGEST", "take a µGraph out of the results", _exclude),
-        Verb("include", "NAME DIGEST", "undo pin or exclude", _include),
+        Verb("pin", "NAME DIGEST", "keep a µGraph among the results, whatever its rank", partial(_mark, "pin")),
+        Verb("exclude", "NAME DIGEST", "take a µGraph out of the results", partial(_mark, "exclude")),
+        Verb("include", "NAME DIGEST", "undo pin or exclude", partial(_mark, "include")),
         Verb("export", "NAME FILE", "write the session as one HTML page that needs nothing else", _export),
         Verb("load", "NAME", "go on with a stored session, and bind it to NAME", _load, STORE),
         Verb("stored", "", "the names of the stored sessions, the latest first", _stored, STORE),

@@ -35,6 +35,7 @@ from mirage_nb.search.session.session import SearchSession
 from mirage_nb.search.session.submission import read_legal, submitted
 from mirage_nb.search.sizes.explained import explain_estimate
 from mirage_nb.targets import Target, find_target
+from mirage_nb.typed import typed
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.contest.timing import Lap
@@ -144,14 +145,7 @@ class Session(ByRange):
         """The state now: counts, candidates, messages."""
         return self.search.snapshot()
 
-    def pause(self) -> None:
-        """Let the workers sleep; the passes that follow the search rest after the present one."""
-        self.search.pause()
-
-    def resume(self) -> None:
-        """Go on after a pause."""
-        self.search.resume()
-
+    @typed
     def extend(
         self,
         *,
@@ -257,9 +251,9 @@ class Session(ByRange):
         """Why the search finds a muGraph of this program or does not: which rule or bound leaves it out.
 
         Args:
-            text: the muGraph as `submit` takes it, whose errors are raised; it is not added to the results.
+            text: the muGraph as `submit` takes it, whose errors are raised, or the start of a digest. Nothing is added.
         """
-        graph = read_legal(text)
+        graph = self._chosen(text).graph if isinstance(text, str) and text.isalnum() else read_legal(text)
         prepared = prepare(self.program.graph, seed=self.search.seed)
         return explain(prepared, self.search.bounds.searched, graph)
 
@@ -375,6 +369,7 @@ class Session(ByRange):
         raise NoKernelError("there is no kernel to run", hint=why)
 
 
+@typed
 def superoptimize(
     program: str | Path | TensorProgram,
     *,
@@ -441,6 +436,7 @@ def superoptimize(
     return _begun(session)
 
 
+@typed
 def resume(name: str, *, store: Store | str | Path | bool | None = None, executor: Executor | None = None) -> Session:
     """Go on with a stored session, in the background: what it had done is there, the rest is searched.
 

@@ -27,6 +27,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.errors": 0,
     "mirage_nb.settings": 0,
     "mirage_nb.targets": 0,
+    "mirage_nb.typed": 0,
     "mirage_nb.ir": 1,
     "mirage_nb.lang": 2,
     "mirage_nb.frontend.aten": 3,

@@ -27,7 +27,7 @@ ABLATED = ("rmsnorm", "gated_mlp", "gqa", "decode70b", "qknorm", "ntrans")
 def add_parser(commands: Any) -> None:
     """Add `bench` and its commands to the command line."""
     top = commands.add_parser("bench", help="measure, on this machine, in one run")
-    kinds = top.add_subparsers(dest="bench", required=True)
+    kinds = top.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
     kernels = kinds.add_parser("kernels", help="our kernels and every peer, on the attached GPU")
     kernels.add_argument("--workloads", default=",".join(WORKLOADS), help="names, separated by commas; default: all")
     kernels.add_argument("--set", default="1,8", metavar="B=1,8", help="batch sizes; default: B=1,8")

@@ -41,11 +41,13 @@ from mirage_nb.ir.fields import (
 )
 from mirage_nb.ir.graph import BlockGraph, G, Graph, Input, KernelGraph, Op, Size, ThreadGraph
 from mirage_nb.ir.ops import KINDS, OpKind, Shape
+from mirage_nb.typed import typed
 
 HEADER = "mugraph"
 VERSION = 1
 MAX_TEXT = 4_000_000
 TYPE_COLUMN = 56
+NODES = "lines are as %3 = Matmul(%0, %1), at the end output %3 Z"
 
 
 class Lines(str):
@@ -55,6 +57,7 @@ class Lines(str):
         printer.text(str(self))
 
 
+@typed
 def print_graph(graph: KernelGraph) -> str:
     """The text of a graph. Raises ProgramSizeError for constants of more than a thousand digits."""
     lines = [f"{HEADER} {VERSION}"]
@@ -127,6 +130,7 @@ class Token:
     column: int
 
 
+@typed
 def parse_graph(text: str) -> KernelGraph:
     """The kernel graph in a text.
 
@@ -355,7 +359,8 @@ class _Reader:
             line.skip("=")
         kind = KINDS.get(line.peek())
         if kind is None:
-            raise line.error("unknown operator", hint=suggestion(line.peek(), KINDS))
+            near = suggestion(line.peek(), KINDS)
+            raise line.error("unknown operator", hint=f"{near}; {NODES}" if near else NODES)
         line.at += 1
         start = len(graph.types)
         longer = graph.append(self._complete(graph, line, kind, self._operands(line), self._attributes(line)))

@@ -22,6 +22,7 @@ from mirage_nb.lang.remarks import Remark
 from mirage_nb.lang.sizes import Ends, check_size
 from mirage_nb.lang.source import read
 from mirage_nb.lang.statements import Statements
+from mirage_nb.typed import check_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ def parse(text: str, *, name: str = "", sizes: Mapping[str, int | range] | None 
     Raises:
         MirageError: one of its subclasses, with the place of the mistake and a hint.
     """
+    check_types(parse, {"text": text, "name": name})
     source, tree = read(text)
     given = _checked_sizes(sizes or {})
     read_ = Statements(source, tree, given).read()
@@ -113,6 +115,7 @@ def load(
         FormatError: the file cannot be read, or is not UTF-8.
         MirageError: as `parse`.
     """
+    check_types(load, {"path": path})
     file = Path(path)
     try:
         with file.open(encoding="utf-8-sig") as stream:

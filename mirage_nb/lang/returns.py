@@ -24,7 +24,7 @@ def outputs_of(expressions: Expressions, value: ast.expr, inputs: Collection[str
     found: dict[Value, str] = {}
     for index, (node, written, result, several) in enumerate(_results(expressions, value)):
         name = _name(expressions, node, written, f"O{index}" if several else "O", inputs)
-        shown, term = node.id if isinstance(node, ast.Name) else name, expressions.term_of(result, node)
+        shown, term = node.id if isinstance(node, ast.Name) else "this", expressions.term_of(result, node)
         if isinstance(term, Number):
             message = f"a program returns tensors, not the number {shorten(str(term))}"
             raise error(ShapeError, message, "return a tensor", node)

@@ -19,6 +19,7 @@ from mirage_nb.runtime.store import Header
 from mirage_nb.search import Budget
 from mirage_nb.search.session.session import effort_budget
 from mirage_nb.targets import DEFAULT_TARGET, EXACT, PRECISIONS, Target, find_target
+from mirage_nb.typed import typed
 
 LEAST_RESERVE = 3.0
 """Seconds of a session that are kept for what follows the search, unless that is more than half of them."""
@@ -43,6 +44,8 @@ def parsed(program: str | Path | TensorProgram, name: str, sizes: Mapping[str, i
             return program
         case Path():
             return load(program, sizes=sizes)
+        case str() if program.endswith(".mirage"):  # no program ends so
+            return load(program, name=name, sizes=sizes)
         case _:
             return parse(program, name=name, sizes=sizes)
 
@@ -52,6 +55,7 @@ def default_target(gpu: Gpu | None) -> Target:
     return attached if attached is not None else find_target(DEFAULT_TARGET)
 
 
+@typed
 def seconds(budget: float | None) -> float | None:
     if budget is not None and not 0 < budget < float("inf"):
         raise OptionError(f"a budget of {budget:g} seconds", hint="give a positive number")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ from mirage_nb.lang import TensorProgram
 from mirage_nb.runtime.contest.winner import Winner
 from mirage_nb.search.session.progress import Snapshot
 from mirage_nb.search.session.session import SearchSession
+from mirage_nb.typed import typed
 
 
 class ByRange:
@@ -38,6 +39,7 @@ class ByRange:
     def start(self) -> Self:
         """Begin."""
 
+    @typed
     def wait(self, timeout: float | None = None) -> bool:
         """Block until everything has ended, at most `timeout` seconds; returns whether it has."""
         until = None if timeout is None else time.monotonic() + timeout
@@ -46,17 +48,33 @@ class ByRange:
         left = None if until is None else max(0.0, until - time.monotonic())
         return self.smaller is None or not self.smaller._began or self.smaller.wait(left)
 
+    @typed
     def result(self, timeout: float | None = None) -> Snapshot:
         """Block until everything has ended; the last snapshot. Raises SearchError when late or failed."""
         if not self.wait(timeout) and self.search.wait(0):
             raise SearchError(f"not finished after {timeout:g} s", hint="the session in `smaller` still runs")
         return self.search.result(0)
 
+    def pause(self) -> None:
+        """Let the workers sleep; the passes that follow the search rest after the present one."""
+        for search in self._searches():
+            search.pause()
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        for search in self._searches():
+            search.resume()
+
     def stop(self) -> None:
         """End the search, or the passes that follow it; what was found stays."""
-        self.search.stop()
+        for search in self._searches():
+            search.stop()
+
+    def _searches(self) -> Iterator[SearchSession]:
+        """Its own, and those of smaller ranges that have begun."""
+        yield self.search
         if self.smaller is not None and self.smaller._began:
-            self.smaller.stop()
+            yield from self.smaller._searches()
 
     def at(self, extent: int) -> Self:
         """The session whose kernels are made for an extent of the size: that of the smallest range which has some."""

@@ -17,7 +17,7 @@ from typing import Any
 from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph
-from mirage_nb.ir.text import print_graph
+from mirage_nb.ir.text import Lines, print_graph
 from mirage_nb.runtime.contest.trial import Outcome
 from mirage_nb.runtime.execution.buffers import check_count
 from mirage_nb.runtime.execution.compile import Cubin
@@ -27,6 +27,7 @@ from mirage_nb.runtime.kernel.plan import Plan
 from mirage_nb.runtime.kernel.saved import lower, write_file
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import EXACT, Target
+from mirage_nb.typed import typed
 from mirage_nb.verify.reals.float_gate import FloatReport
 
 ALONE = "CPU edition, operator by operator at smaller extents"
@@ -144,7 +145,7 @@ class Winner:
     @property
     def source(self) -> str:
         """The CUDA source of its kernels."""
-        return self.emitted.source
+        return Lines(self.emitted.source)
 
     @property
     def graph(self) -> KernelGraph:
@@ -199,6 +200,7 @@ class Winner:
             tolerance=min(1.0, self.report.allowed) or 5e-3,
         )  # fmt: skip
 
+    @typed
     def save(self, path: str | Path) -> Path:
         """Write one Python file that runs without this package, with CuPy and NumPy alone; returns its path.
 
@@ -211,6 +213,7 @@ class Winner:
         """
         return write_file(self.plan(), path)
 
+    @typed
     def torch_operator(self, name: str = "") -> Any:
         """An operator of PyTorch, also for torch.compile; CPU tensors run on the CPU edition.
 

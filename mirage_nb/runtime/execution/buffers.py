@@ -86,13 +86,17 @@ def accept(tensor: Any, into: Input) -> Array:
         DTypeError: not an array of real numbers, or one of a wider type than the program says, or whole numbers that
             f32 or f64 would round.
     """
-    host = np.asarray(tensor)
+    try:
+        host = np.asarray(tensor)
+    except ValueError as error:
+        raise ShapeError(f"{into.name} is no array: {error}", hint="rows of a list have one length") from error
     check_shape(host.shape, into)
     check_floats(tensor, into)
     if into.type.dtype is DType.BF16 and host.dtype == np.uint16:
         return np.ascontiguousarray(host)
     if host.dtype.kind not in "fiub":
-        raise DTypeError(f"{into.name} has dtype {host.dtype}, the program says {into.type.dtype.value}")
+        said = f"{into.name} has dtype {host.dtype}, the program says {into.type.dtype.value}"
+        raise DTypeError(said, hint="inputs are arrays of real numbers")
     stored = encode(host, into.type.dtype)
     if host.dtype.kind in "iu" and host.dtype.itemsize >= WIDE_BYTES and into.type.dtype in WHOLE:
         with np.errstate(invalid="ignore"):  # those that are rounded beyond their type
@@ -127,7 +131,8 @@ def check_count(tensors: Sequence[Any], wanted: Sequence[Input], what: str = "in
 def check_shape(shape: Sequence[int], into: Input) -> None:
     """Raises ShapeError when an input has another shape."""
     if tuple(shape) != into.type.shape:
-        raise ShapeError(f"{into.name} has shape {show_shape(tuple(shape))}, the program says {into.type}")
+        said = f"{into.name} has shape {show_shape(tuple(shape))}, the program says {into.type}"
+        raise ShapeError(said, hint="inputs come in the order of the program, or by name")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from mirage_nb.runtime.kernel.plan import (
     read_plan,
     write_plan,
 )
+from mirage_nb.typed import typed
 
 COPIED = (
     "operators", "plan", "streams", "pytorch", "rows",
@@ -49,6 +50,7 @@ MAX_FILE = 2**24
 MAX_CUBIN = 2**22
 """A larger cubin is left out of a file: its source is compiled at the first call."""
 SIDE = "mirage_device.cuh"
+SAVED = "Winner.save(path) writes a file that can be loaded"
 
 
 def lower(
@@ -243,10 +245,12 @@ def write_file(plan: Plan, path: str | Path) -> Path:
     try:
         place.write_text(file_text(plan), encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"{place} cannot be written: {error.strerror or error}") from error
+        hint = "give a file in a folder that you can write to"
+        raise StoreError(f"{place} cannot be written: {error.strerror or error}", hint=hint) from error
     return place
 
 
+@typed
 def load_kernel(path: str | Path) -> Kernel:
     """The kernel in a file that `Winner.save` wrote. The file is read as data; nothing in it is executed.
 
@@ -262,16 +266,15 @@ def load_kernel(path: str | Path) -> Kernel:
             raise FormatError(f"{place} has more than {MAX_FILE} bytes")
         text = place.read_text(encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"{place} cannot be read: {error.strerror or error}") from error
+        raise StoreError(f"{place} cannot be read: {error.strerror or error}", hint=SAVED) from error
     except UnicodeDecodeError as error:
         raise FormatError(f"{place} is no text") from error
-    hint = "Winner.save(path) writes a file that can be loaded"
     _, _, behind = text.partition(f"\n{BEGIN}")
     dashes, opened, block = behind.partition("\nPLAN = r'''\n")
     block, closed, _ = block.partition(f"\n'''\n{END}")
     if not opened or not closed or dashes.strip("-"):
-        raise FormatError(f"{place} holds no plan", hint=hint)
+        raise FormatError(f"{place} holds no plan", hint=SAVED)
     try:
         return Kernel(read_plan(json.loads(block)))
     except (KernelError, ValueError, RecursionError) as error:
-        raise FormatError(f"{place}: {error}", hint=hint) from error
+        raise FormatError(f"{place}: {error}", hint=SAVED) from error

@@ -18,6 +18,7 @@ from mirage_nb.search.saturation.events import Prefix
 from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
 from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State, Timed
 from mirage_nb.search.space import Configuration
+from mirage_nb.typed import typed
 from mirage_nb.verify.verdict import Verdict
 
 T = TypeVar("T")
@@ -241,6 +242,7 @@ class Ledger:
         first = {c.digest: c for c in reversed([*self._all()]) if c.digest not in self._dropped}
         return {digest: self._as_known(candidate) for digest, candidate in first.items()}
 
+    @typed
     def find(self, start: str) -> Candidate:
         """The candidate, excluded or not, whose digest begins like that. Raises OptionError unless there is one."""
         found = [candidate for digest, candidate in self.all.items() if digest.startswith(start)]

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from mirage_nb.errors import VerificationError
 from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import KernelGraph
+from mirage_nb.typed import typed
 from mirage_nb.verify.proof.prover import Unproved, prove
 from mirage_nb.verify.proof.steps import DEFINED, Proof
 from mirage_nb.verify.trials import TRIALS, Progress, verify
@@ -21,6 +22,7 @@ from mirage_nb.verify.verdict import Verdict, VerdictKind
 SECONDS = 5.0
 
 
+@typed
 def verify_and_prove(
     program: KernelGraph,
     candidate: KernelGraph,

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from mirage_nb.errors import OptionError, ProofError
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.typed import typed
 from mirage_nb.verify.fields.lax import all_ops
 from mirage_nb.verify.proof.axes import BY_NUMBER
 from mirage_nb.verify.proof.axioms import PROPERTY_NAMES, Properties
@@ -67,6 +68,7 @@ class _Differ(ProofError):
         self.forms = (str(state.left), str(state.right))
 
 
+@typed
 def prove(
     program: KernelGraph,
     mugraph: KernelGraph,
