@@ -83,7 +83,7 @@ def add_first(kinds: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     gpu = attached_gpu()
     if gpu is None:
-        raise MissingPartError("bench first needs a GPU", hint="see `mirage_nb doctor`")
+        raise MissingPartError("bench first needs a GPU", hint="see `python -m mirage_nb doctor`")
     if options.budget is not None and not 0 < options.budget < float("inf"):
         raise OptionError(f"--budget {options.budget:g}: not a positive number of seconds")
     names = [name.strip() for name in options.programs.split(",") if name.strip()]

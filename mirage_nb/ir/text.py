@@ -359,8 +359,9 @@ class _Reader:
             line.skip("=")
         kind = KINDS.get(line.peek())
         if kind is None:
-            near = suggestion(line.peek(), KINDS)
-            raise line.error("unknown operator", hint=f"{near}; {NODES}" if near else NODES)
+            called = line.tokens[line.at + 1 : line.at + 2]
+            known = bool(called) and called[0].text == "("
+            raise line.error("unknown operator", hint=suggestion(line.peek(), KINDS) if known else NODES)
         line.at += 1
         start = len(graph.types)
         longer = graph.append(self._complete(graph, line, kind, self._operands(line), self._attributes(line)))

@@ -150,7 +150,7 @@ def multiply(x: Number, y: Number) -> Number:
 def divide(x: Number, y: Number) -> Number:
     """x / y. Raises ShapeError for y = 0."""
     if not y.radicand:
-        raise ShapeError("a constant is divided by zero", hint="constants are exact, and this is no number")
+        raise ShapeError("a constant is divided by zero", hint="write another number")
     return multiply(x, Number(y.sign, 1 / y.radicand, y.root))
 
 

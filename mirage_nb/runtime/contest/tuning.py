@@ -85,7 +85,7 @@ def ready_to_tune(passes: Passes) -> Gpu:
     """The card that a session can be tuned on. Raises MissingPartError: no GPU for its target, or no PyTorch."""
     if passes.gpu is None:
         what = f"tuning times kernels, and there is no GPU here that runs those for the {passes.search.target.name}"
-        raise MissingPartError(what, hint="on this machine muGraphs are ranked by estimate; see `mirage_nb doctor`")
+        raise MissingPartError(what, hint="muGraphs are ranked by estimate here; see `python -m mirage_nb doctor`")
     if importlib.util.find_spec("torch") is None:
         raise MissingPartError("timing needs PyTorch", hint="pip install 'mirage-nb[torch]'")
     return passes.gpu
