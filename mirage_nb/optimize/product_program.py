@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_nb.ir import BlockGraph, ConstAttrs, Op, OpKind, TensorType, ThreadGraph
+from mirage_nb.ir import BlockGraph, ConstAttrs, InIterAttrs, OpKind, TensorType
 from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.targets import Target
 from mirage_nb.tile.groups import ROWS as INSTRUCTION_ROWS
@@ -66,8 +66,6 @@ CUTS = {(ROWS,): ROWS, (COLUMNS,): COLUMNS, (SUMMED, SUMMED): SPLIT}
 RING, ONCE = "ring", "once"
 ADDED = ""
 """Stands for a product of held operands that the accumulator holds already that it is added to."""
-Parts = Mapping[str, Index]
-"""Where the part of a role begins in the block's tile, along rows and columns."""
 Multiplied = tuple[Loop, Mapping[int, list[tuple[str, str]]]]
 """A loop, and for every accumulator the tiles that are multiplied in it."""
 
@@ -137,7 +135,7 @@ def _boxed(block: BlockGraph, operand: Operand, step: int) -> bool:
 
 @dataclass(slots=True)
 class _Planner(OnGrid):
-    """Writes one program."""
+    """Writes one program. begin: where the part of a role begins in the block's tile, along rows and columns."""
 
     made: ProductBlock
     target: Target
@@ -145,8 +143,9 @@ class _Planner(OnGrid):
     scheme: Scheme
     slots: dict[Operand, str] = field(default_factory=dict)
     values: dict[object, str] = field(default_factory=dict)
-    named: dict[tuple[int | None, int, tuple[str, ...]], str] = field(default_factory=dict)
+    named: dict[tuple[int, tuple[str, ...]], str] = field(default_factory=dict)
     accumulators: dict[int, str] = field(default_factory=dict)
+    begin: Mapping[str, Index] = field(default_factory=dict)
 
     @property
     def block(self) -> BlockGraph:
@@ -205,6 +204,7 @@ class _Planner(OnGrid):
             self.tiles[rest] = Tile(rest, Place.SHARED, (ROWS, SUMMED), shape, self.made.dtype, Layout.PANELS)
         row, column = Index((), role.row), Index((), role.column)
         row = counted(PART, role.rows) + row if role.parts > 1 else row
+        self.begin = {ROWS: row, COLUMNS: column}
 
         def adding(factors: Mapping[int, list[tuple[str, str]]]) -> list[Statement]:
             pairs = [(self.accumulators[value], a, b) for value, many in factors.items() for a, b in many]
@@ -215,7 +215,7 @@ class _Planner(OnGrid):
             replace(loop, body=(Await(RING), *adding(products), Release(RING, self.scheme.behind))),
             *([Release(RING)] if self.scheme.behind else []),
             *([replace(behind, body=(Await(ONCE), *adding(added), Release(ONCE)))] if added else []),
-            *self._epilogue({ROWS: row, COLUMNS: column}),
+            *self._epilogue(),
         )
 
     def _walk(self) -> tuple[Walk, int]:
@@ -260,78 +260,61 @@ class _Planner(OnGrid):
 
     # -- what stands behind the loop
 
-    def _epilogue(self, part: Parts) -> list[Statement]:
+    def _epilogue(self) -> list[Statement]:
         """Values, each once, in the order in which they are needed; then what is stored."""
         found: list[Statement] = []
-        for number, (value, attrs) in enumerate(self.made.saved):
-            type_, tile = self.given.outputs[number], self.made.block.types[value]
+        for number, (value, attrs) in enumerate(self.made.written.saved):
+            type_, tile = self.given.outputs[number], self.made.written.nodes[value].shape
             long = iter((ROWS, COLUMNS))
-            axes = tuple(next(long) if extent > 1 else "" for extent in tile.shape)
-            name = self._value(found, value, axes, part)
+            axes = tuple(next(long) if extent > 1 else "" for extent in tile)
+            name = self._value(found, value, axes)
             self._global(f"o{number}", type_, attrs.omap, axes)
-            found.append(Store(name, f"o{number}", self._at(attrs.omap, tile.shape, axes, part)))
+            found.append(Store(name, f"o{number}", self._at(attrs.omap, tile, axes)))
         return found
 
-    def _at(self, cut: Cut, tile: tuple[int, ...], axes: tuple[str, ...], part: Parts) -> tuple[Index, ...]:
-        return tuple(self._part(cut, dim) * extent + part.get(axes[dim], Index()) for dim, extent in enumerate(tile))
+    def _at(self, cut: Cut, tile: tuple[int, ...], axes: tuple[str, ...]) -> tuple[Index, ...]:
+        return tuple(
+            self._part(cut, dim) * extent + self.begin.get(axes[dim], Index()) for dim, extent in enumerate(tile)
+        )
 
-    def _value(self, found: list[Statement], value: int, axes: tuple[str, ...], part: Parts) -> str:
-        """The name of a value of the block graph that has these axes here."""
-        if (None, value, axes) not in self.named:
-            self.named[None, value, axes] = self._computed(found, value, axes, part)
-        return self.named[None, value, axes]
+    def _value(self, found: list[Statement], value: int, axes: tuple[str, ...]) -> str:
+        """The name of a node that has these axes here."""
+        if (value, axes) not in self.named:
+            self.named[value, axes] = self._computed(found, value, axes)
+        return self.named[value, axes]
 
-    def _computed(self, found: list[Statement], value: int, axes: tuple[str, ...], part: Parts) -> str:
-        made = self.made
-        op, result = made.defined[value]
+    def _computed(self, found: list[Statement], value: int, axes: tuple[str, ...]) -> str:
+        made, nodes = self.made, self.made.written.nodes
+        node = nodes[value]
         if value in made.sums:
             return self.accumulators[value]
         if value in made.added:
             return ADDED
         if value in made.held:
-            return self._held(found, value, axes, part)
-        if op.kind is OpKind.RESHAPE:
-            inside = reshaped(axes, made.block.types[value].shape, made.block.types[op.inputs[0]].shape)
+            return self._held(found, made.held[value], axes)
+        if isinstance(node.attrs, ConstAttrs):
+            return self._number(found, node.attrs.value)
+        if node.kind is OpKind.RESHAPE:
+            inside = reshaped(axes, node.shape, nodes[node.inputs[0]].shape)
             assert inside is not None
-            return self._value(found, op.inputs[0], inside, part)
-        if isinstance(op.body, ThreadGraph):
-            return self._thread(found, op, op.body, op.body.outputs[result], axes, part)
-        operands = tuple(
-            self._value(found, v, broadcast_axes(axes, made.block.types[v].shape), part) for v in op.inputs
-        )
-        return self._mapped(found, op, operands)
-
-    def _thread(
-        self, found: list[Statement], op: Op, graph: ThreadGraph, value: int, axes: tuple[str, ...], part: Parts
-    ) -> str:
-        """The same inside a chain."""
-        if value < graph.input_count:
-            return self._value(found, op.inputs[value], axes, part)
-        key = (id(op), value, axes)
-        if key not in self.named:
-            inside = next(o for o, values in graph.definitions() if value in values)
-            shapes = [(v, broadcast_axes(axes, graph.types[v].shape)) for v in inside.inputs]
-            operands = tuple(self._thread(found, op, graph, v, inner, part) for v, inner in shapes)
-            self.named[key] = self._mapped(found, inside, operands)
-        return self.named[key]
-
-    def _mapped(self, found: list[Statement], op: Op, operands: tuple[str, ...]) -> str:
+            return self._value(found, node.inputs[0], inside)
+        operands = tuple(self._value(found, v, broadcast_axes(axes, nodes[v].shape)) for v in node.inputs)
         if ADDED in operands:
             return next(name for name in operands if name != ADDED)
-        if isinstance(op.attrs, ConstAttrs):
-            number = op.attrs.value
-            return self._once(found, number, lambda name: Number(name, number))
-        return self._once(found, (op.kind, op.attrs, operands), lambda name: Map(name, op.kind, op.attrs, operands))
+        return self._once(
+            found, (node.kind, node.attrs, operands), lambda name: Map(name, node.kind, node.attrs, operands)
+        )
 
-    def _held(self, found: list[Statement], value: int, axes: tuple[str, ...], part: Parts) -> str:
-        attrs, block = self.made.held[value], self.made.block
+    def _held(self, found: list[Statement], attrs: InIterAttrs, axes: tuple[str, ...]) -> str:
+        block = self.made.block
         if attrs.arg in self.given.numbers:  # what lies beyond its end is not stored
-            number = self.given.numbers[attrs.arg]
-            return self._once(found, number, lambda name: Number(name, number))
-        tile = block.tile_shape(attrs)
+            return self._number(found, self.given.numbers[attrs.arg])
         self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, axes)
-        at = self._at(attrs.imap, tile, axes, part)
+        at = self._at(attrs.imap, block.tile_shape(attrs), axes)
         return self._once(found, (attrs, axes), lambda name: Read(name, f"x{attrs.arg}", at))
+
+    def _number(self, found: list[Statement], number: Fraction) -> str:
+        return self._once(found, number, lambda name: Number(name, number))
 
     def _once(self, found: list[Statement], key: object, made: Callable[[str], Statement]) -> str:
         if key not in self.values:

@@ -1,6 +1,7 @@
 """Blocks that are products with something elementwise behind them, seen as such.
 
-In: a block graph. Out: a `ProductBlock`: its accumulated products, each a sum of `Factors`, and what the savers leave.
+In: a block graph. Out: a `ProductBlock`: its accumulated products, each a sum of `Factors`, and what the savers leave,
+as nodes of the block with its chains written out.
 Nothing is decided here but that the block is one: a for-loop over the summed axis in which nothing is computed but
 products of two streamed operands (seen through transposes), sums of those, and held operands; after it elementwise
 operators only, and products of held operands that are added to an accumulator (of low rank, as in LoRA). Invariant:
@@ -10,8 +11,7 @@ rows and columns of every accumulator are the last two dimensions of a tile, all
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,6 @@ from mirage_nb.ir import (
     InIterAttrs,
     Op,
     OpKind,
-    OutSaverAttrs,
     ThreadGraph,
     Trait,
     TransposeAttrs,
@@ -35,6 +34,7 @@ from mirage_nb.ir import (
 from mirage_nb.tile.rules import CHUNK_BYTES, PATTERN_ROWS
 from mirage_nb.tile.shared import LINE_BYTES
 from mirage_nb.tile.sketch import MATMULS, pairs
+from mirage_nb.tile.written_out import Node, WrittenOut, write_out
 
 ROWS, COLUMNS, SUMMED, RANK = "m", "n", "k", "r"
 """The axes of a product; what a product of held operands sums."""
@@ -62,11 +62,11 @@ class ProductBlock:
 
     rows, columns: of the tile that the block makes; depth: of the summed axis, all iterations of a block. sums: value
     of each accumulator -> its products. held: value -> the iterator behind it, of operands that the loop does not
-    change. added: product of held operands -> the accumulator that it is added to, its factors. defined: value -> its
-    operator and which of the operator's results it is. saved: for every output its value.
+    change. added: product of held operands -> the accumulator that it is added to, its factors. Values are nodes.
     """
 
     block: BlockGraph
+    written: WrittenOut
     dtype: DType
     rows: int
     columns: int
@@ -74,8 +74,6 @@ class ProductBlock:
     sums: dict[int, tuple[Factors, ...]]
     held: dict[int, InIterAttrs]
     added: dict[int, tuple[int, Factors]]
-    defined: dict[int, tuple[Op, int]]
-    saved: tuple[tuple[int, OutSaverAttrs], ...]
 
     @property
     def factors(self) -> tuple[Factors, ...]:
@@ -92,7 +90,7 @@ class ProductBlock:
         }
         if self.dtype not in HALVES and len(majors) > 1:
             return None
-        computed = any(value not in self.sums for value, _ in self.saved)
+        computed = any(value not in self.sums for value, _ in self.written.saved)
         return None if self.dtype is DType.F64 and computed else min(majors)
 
 
@@ -111,26 +109,26 @@ def boxed(operand: Operand, tensor: Sequence[int], tile: Sequence[Any], over: Se
 
 def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBlock | None:
     """The block as products, or None if it is more than that. literal_args: operands that are constants."""
-    if not block.has_loop:
+    if not block.has_loop or any(map(_computes, block.ops, block.stages())):
         return None
-    defined = {v: (op, i) for op, values in block.definitions() for i, v in enumerate(values)}
+    written = write_out(block)
+    nodes = written.nodes
     sums: dict[int, tuple[Factors, ...]] = {}
     held: dict[int, InIterAttrs] = {}
-    for value, (op, _) in defined.items():
-        if not isinstance(op.attrs, AccumAttrs):
+    for value, node in enumerate(nodes):
+        if not isinstance(node.attrs, AccumAttrs):
             continue
-        source = defined[op.inputs[0]][0]
-        if op.attrs.kind is AccumKind.SUM:
-            found = _factors(block, defined, op.inputs[0], literal_args)
+        source = nodes[node.inputs[0]].attrs
+        if node.attrs.kind is AccumKind.SUM:
+            found = _factors(block, nodes, node.inputs[0], literal_args)
             if not found:
                 return None
             sums[value] = found
-        elif op.attrs.kind is AccumKind.HOLD and isinstance(source.attrs, InIterAttrs) and source.attrs.fmap is None:
-            held[value] = source.attrs
+        elif node.attrs.kind is AccumKind.HOLD and isinstance(source, InIterAttrs) and source.fmap is None:
+            held[value] = source
         else:
             return None
-    saved = tuple((op.inputs[0], op.attrs) for op in block.savers if isinstance(op.attrs, OutSaverAttrs))
-    shapes = {block.types[v].shape[-2:] for v in sums}
+    shapes = {nodes[v].shape[-2:] for v in sums}
     dtypes = {block.args[f.left.attrs.arg].dtype for factors in sums.values() for f in factors}
     depths = {_depth(block, f) for factors in sums.values() for f in factors}
     if len(shapes) != 1 or len(dtypes) != 1 or len(depths) != 1:
@@ -138,64 +136,52 @@ def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBloc
     ((rows, columns),) = shapes
     dtype = dtypes.pop()
     matrices = {v: a for v, a in held.items() if a.arg not in literal_args and block.args[a.arg].dtype is dtype}
-    added = _added(block, defined, sums, matrices if dtype in HALVES else {})
-    made = ProductBlock(block, dtype, rows, columns, depths.pop(), sums, held, added, defined, saved)
-    return made if all(_plain(made, value, _axes(made, value)) for value, _ in saved) else None
+    added = _added(written, sums, matrices if dtype in HALVES else {})
+    made = ProductBlock(block, written, dtype, rows, columns, depths.pop(), sums, held, added)
+    return made if all(_plain(made, value, _axes(made, value)) for value, _ in written.saved) else None
+
+
+def _computes(op: Op, stage: int | None) -> bool:
+    """Whether a chain computes more than what stands behind products: in the loop, or products of its own."""
+    return isinstance(op.body, ThreadGraph) and (stage == 0 or any(inner.kind in MATMULS for inner in op.body.ops))
 
 
 def _added(
-    block: BlockGraph, defined: dict[int, tuple[Op, int]], sums: Mapping[int, object], held: Mapping[int, InIterAttrs]
+    written: WrittenOut, sums: Mapping[int, object], held: Mapping[int, InIterAttrs]
 ) -> dict[int, tuple[int, Factors]]:
     """The products of held operands that are added to an accumulator, where nothing else reads them or it."""
     found: dict[int, tuple[int, Factors]] = {}
-    readers = Counter(v for op in block.ops for v in op.inputs)
-    for pair in _additions(block):
+    nodes, saved = written.nodes, {value for value, _ in written.saved}
+    for pair in (node.inputs for node in nodes if node.kind is OpKind.ADD):
         for total, other in (pair, pair[::-1]):
-            alone = readers[total] == readers[other] == 1 and block.types[total].shape == block.types[other].shape
-            if total in sums and alone and (factors := _held_factors(block, defined, other, held)) is not None:
+            alone = nodes[total].shape == nodes[other].shape and saved.isdisjoint(pair)
+            alone = alone and all(len(written.uses[v]) == 1 for v in pair)
+            if total in sums and alone and (factors := _held_factors(nodes, other, held)) is not None:
                 found[other] = (total, factors)
     return found
 
 
-def _additions(block: BlockGraph) -> Iterator[tuple[int, ...]]:
-    """Pairs of values that are added, by an operator or inside of a chain that reads each of them once."""
-    for op in block.ops:
-        if op.kind is OpKind.ADD:
-            yield op.inputs
-        elif isinstance(op.body, ThreadGraph):
-            reads = Counter(v for inner in op.body.ops for v in inner.inputs)
-            for inner in op.body.ops:
-                if inner.kind is OpKind.ADD and all(v < op.body.input_count and reads[v] == 1 for v in inner.inputs):
-                    yield tuple(op.inputs[v] for v in inner.inputs)
-
-
-def _held_factors(
-    block: BlockGraph, defined: dict[int, tuple[Op, int]], value: int, held: Mapping[int, InIterAttrs]
-) -> Factors | None:
+def _held_factors(nodes: Sequence[Node], value: int, held: Mapping[int, InIterAttrs]) -> Factors | None:
     """The two held matrices whose product a value is, seen through a transpose of it."""
-    op, turned = defined[value][0], False
-    while isinstance(op.attrs, TransposeAttrs) and op.attrs.perm == (1, 0):
-        op, turned = defined[op.inputs[0]][0], not turned
-    if op.kind is not OpKind.MATMUL:
+    product, turned = _behind(nodes, value)
+    if nodes[product].kind is not OpKind.MATMUL:
         return None
-    left, right = (_held(block, defined, v, held) for v in (op.inputs[::-1] if turned else op.inputs))
-    if left is None or right is None:
-        return None
-    (left_attrs, first), (right_attrs, second) = left, right
-    swap = first ^ turned, second ^ turned
-    axes = ((ROWS, RANK), (RANK, COLUMNS))
-    operands = (left_attrs, right_attrs)
-    return Factors(*(Operand(a, x[::-1] if s else x) for a, x, s in zip(operands, axes, swap, strict=True)))
+    inputs = nodes[product].inputs[::-1] if turned else nodes[product].inputs
+    found = []
+    for operand, axes in zip(inputs, ((ROWS, RANK), (RANK, COLUMNS)), strict=True):
+        source, swapped = _behind(nodes, operand)
+        if source not in held or len(nodes[source].shape) != 2:
+            return None
+        found.append(Operand(held[source], axes[::-1] if swapped ^ turned else axes))
+    return Factors(*found)
 
 
-def _held(
-    block: BlockGraph, defined: dict[int, tuple[Op, int]], value: int, held: Mapping[int, InIterAttrs]
-) -> tuple[InIterAttrs, bool] | None:
-    """The iterator of a held matrix behind a value, and whether that is its transpose."""
+def _behind(nodes: Sequence[Node], value: int) -> tuple[int, bool]:
+    """What a value is seen through transposes of matrices, and whether that is its transpose."""
     swapped = False
-    while isinstance(attrs := defined[value][0].attrs, TransposeAttrs) and attrs.perm == (1, 0):
-        value, swapped = defined[value][0].inputs[0], not swapped
-    return (held[value], swapped) if value in held and len(block.types[value].shape) == 2 else None
+    while isinstance(attrs := nodes[value].attrs, TransposeAttrs) and attrs.perm == (1, 0):
+        value, swapped = nodes[value].inputs[0], not swapped
+    return value, swapped
 
 
 def _depth(block: BlockGraph, factors: Factors) -> int:
@@ -205,20 +191,20 @@ def _depth(block: BlockGraph, factors: Factors) -> int:
 
 
 def _factors(
-    block: BlockGraph, defined: dict[int, tuple[Op, int]], value: int, literal_args: frozenset[int]
+    block: BlockGraph, nodes: Sequence[Node], value: int, literal_args: frozenset[int]
 ) -> tuple[Factors, ...]:
     """The products that a value of the loop adds up; none if it is something else."""
-    op = defined[value][0]
-    if op.kind is OpKind.ADD:
-        first, second = (_factors(block, defined, v, literal_args) for v in op.inputs)
-        same = block.types[op.inputs[0]].shape == block.types[op.inputs[1]].shape
+    node = nodes[value]
+    if node.kind is OpKind.ADD:
+        first, second = (_factors(block, nodes, v, literal_args) for v in node.inputs)
+        same = nodes[node.inputs[0]].shape == nodes[node.inputs[1]].shape
         return (*first, *second) if first and second and same else ()
-    if op.kind not in MATMULS:
+    if node.kind not in MATMULS:
         return ()
     found = []
-    for left_value, right_value in pairs(op.kind, op.inputs):
-        left = _streamed(block, defined, left_value, (ROWS, SUMMED))
-        right = _streamed(block, defined, right_value, (SUMMED, COLUMNS))
+    for left_value, right_value in pairs(node.kind, node.inputs):
+        left = _streamed(block, nodes, left_value, (ROWS, SUMMED))
+        right = _streamed(block, nodes, right_value, (SUMMED, COLUMNS))
         if left is None or right is None or {left.attrs.arg, right.attrs.arg} & literal_args:
             return ()
         types = {block.args[operand.attrs.arg].dtype for operand in (left, right)}
@@ -228,29 +214,27 @@ def _factors(
     return tuple(found)
 
 
-def _streamed(
-    block: BlockGraph, defined: dict[int, tuple[Op, int]], value: int, axes: tuple[str, str]
-) -> Operand | None:
+def _streamed(block: BlockGraph, nodes: Sequence[Node], value: int, axes: tuple[str, str]) -> Operand | None:
     """The matrix with these axes behind a value, if the loop cuts it along the summed axis only."""
-    op = defined[value][0]
-    while isinstance(op.attrs, TransposeAttrs):
-        rank = len(op.attrs.perm)
-        if op.attrs.perm != (*range(rank - 2), rank - 1, rank - 2):
+    node = nodes[value]
+    while isinstance(node.attrs, TransposeAttrs):
+        rank = len(node.attrs.perm)
+        if node.attrs.perm != (*range(rank - 2), rank - 1, rank - 2):
             return None
         axes = axes[::-1]
-        op = defined[op.inputs[0]][0]
-    if not isinstance(op.attrs, InIterAttrs):
+        node = nodes[node.inputs[0]]
+    if not isinstance(node.attrs, InIterAttrs):
         return None
-    tile = block.tile_shape(op.attrs)
+    tile = block.tile_shape(node.attrs)
     named = (*("",) * (len(tile) - 2), *axes)
-    if len(tile) < 2 or math.prod(tile[:-2]) != 1 or (block.loop > 1 and op.attrs.fmap != named.index(SUMMED)):
+    if len(tile) < 2 or math.prod(tile[:-2]) != 1 or (block.loop > 1 and node.attrs.fmap != named.index(SUMMED)):
         return None
-    return Operand(op.attrs, named)
+    return Operand(node.attrs, named)
 
 
 def _axes(made: ProductBlock, value: int) -> tuple[str, ...]:
     """What the dimensions of a saved value are: its two that are not of extent 1, in this order."""
-    shape = made.block.types[value].shape
+    shape = made.written.nodes[value].shape
     long = [extent for extent in shape if extent > 1]
     if long != [made.rows, made.columns]:
         return ()
@@ -260,20 +244,23 @@ def _axes(made: ProductBlock, value: int) -> tuple[str, ...]:
 
 def _plain(made: ProductBlock, value: int, axes: tuple[str, ...]) -> bool:
     """Whether a value with these axes comes from accumulators and held operands through elementwise operators."""
-    if not axes:
-        return False
-    op = made.defined[value][0]
-    if value in made.sums or value in made.added:
-        return tuple(a for a in axes if a) == (ROWS, COLUMNS)
-    if value in made.held or op.kind is OpKind.CONST:
-        return True
-    if op.kind is OpKind.RESHAPE:
-        inside = reshaped(axes, made.block.types[value].shape, made.block.types[op.inputs[0]].shape)
-        return inside is not None and _plain(made, op.inputs[0], inside)
-    inner = op.body.ops if isinstance(op.body, ThreadGraph) else (op,)
-    if all(o.kind is OpKind.CONST or Trait.ELEMENTWISE in OPS[o.kind].traits for o in inner):
-        return all(_plain(made, v, broadcast_axes(axes, made.block.types[v].shape)) for v in op.inputs)
-    return False
+    nodes, seen, waiting = made.written.nodes, set[tuple[int, tuple[str, ...]]](), [(value, axes)]
+    while waiting:
+        value, axes = place = waiting.pop()
+        node = nodes[value]
+        if place in seen or ((value in made.held or node.kind is OpKind.CONST) and axes):
+            continue
+        seen.add(place)
+        if value in made.sums or value in made.added:
+            if tuple(a for a in axes if a) != (ROWS, COLUMNS):
+                return False
+        elif axes and node.kind is OpKind.RESHAPE:
+            waiting.append((node.inputs[0], reshaped(axes, node.shape, nodes[node.inputs[0]].shape) or ()))
+        elif axes and Trait.ELEMENTWISE in OPS[node.kind].traits:
+            waiting += [(v, broadcast_axes(axes, nodes[v].shape)) for v in node.inputs]
+        else:
+            return False
+    return True
 
 
 def reshaped(axes: tuple[str, ...], shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[str, ...] | None:
