@@ -18,8 +18,8 @@ from mirage_nb.search.sizes.concrete import tile_of
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import Estimates, block_of, estimate
 from mirage_nb.search.sizes.instantiate import _all_sizes, _fits, _legal, _splittable, numbered, poor_axes, sized
-from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, OTHER_VARIANTS, Variant, fits, live, resident
+from mirage_nb.search.sizes.representative import masks_of
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, Target, find_target
@@ -226,7 +226,7 @@ def test_masks_are_those_that_a_muGraph_gets(source: str) -> None:
                 wanted = sum(
                     mask.operations
                     for axis in instance.overhanging
-                    for mask in masks_of(kernel, axis, prepared.axes[axis].reduced)
+                    for mask in masks_of(prepared, kernel, axis)
                 )
                 assert made - own == wanted, (dict(instance.sizes), kernel)
                 masked += wanted

@@ -26,9 +26,8 @@ from mirage_nb.search import (
 )
 from mirage_nb.search.derive import free_loops
 from mirage_nb.search.sizes import concrete
-from mirage_nb.search.sizes.concrete import GRAIN, BlockWriter, tile_of
+from mirage_nb.search.sizes.concrete import GRAIN, Axes, BlockWriter, tile_of, zeros
 from mirage_nb.search.sizes.instantiate import divisors, overhangs, poor_axes, sized
-from mirage_nb.search.sizes.masks import Axes, zeros
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.rules import few
 from mirage_nb.verify.trials import verify

@@ -6,8 +6,10 @@ dimension order of the program's tensors; where an operator needs another one, v
 are put in. A partial sum over a grid axis leaves the block through a new leading dimension (paper section
 2). Inputs and outputs whose dimensions have several axes pass through views in the kernel graph, which cost
 nothing. Parts that do not divide an axis have tiles of `tile_of`: the last ones hang over its end. Everything in a
-kernel that has the tile part of the axis is as long as these tiles make it, and what is saved whole is cut off. What
-folds such an axis is masked before where zeros beyond its end would count (`masks`).
+kernel that has the tile part of the axis is as long as these tiles make it, and what is saved whole is cut off. Sums
+and products along such an axis do not tell zeros beyond its end; where something else is there, what folds the axis
+is masked before, times one before the end and zero behind it, and lowered there before a maximum. The verifier says
+whether that was enough.
 """
 
 from __future__ import annotations
@@ -47,9 +49,33 @@ from mirage_nb.search.sizes.layouts import (
     multiplied,
     of_product,
 )
-from mirage_nb.search.sizes.masks import Axes, lowest, zeros
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 from mirage_nb.tile.rules import few
+
+Axes = frozenset[int]
+_FIRST = frozenset(
+    {
+        OpKind.DIV, OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM, OpKind.ACCUM, OpKind.RESHAPE, OpKind.TRANSPOSE,
+        OpKind.SQR, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.RELU,
+    }
+)  # fmt: skip
+"""Zero where the first operand is zero."""
+
+
+def zeros(kind: OpKind, operands: Sequence[Axes]) -> Axes:
+    """The axes beyond whose end a value is zero, from those of its operands."""
+    match kind:
+        case OpKind.MUL | OpKind.MATMUL:
+            return operands[0] | operands[1]
+        case OpKind.ADD | OpKind.SUB:
+            return operands[0] & operands[1]
+        case _:
+            return operands[0] if kind in _FIRST else frozenset()
+
+
+def _lowest(dtype: DType) -> int:
+    """What zeros beyond the end are lowered by before a maximum: no finite f16 is lower, no score of other types."""
+    return 65504 if dtype is DType.F16 else 2**127
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,15 +299,8 @@ class BlockWriter:
         if not code & TILE or not placed or not self._hangs(axis):
             return value
         value = self._masked(value, axis, step)
-        if lowered:
-            layout = self.layouts[value]
-            dtype = self.block.types[value].dtype
-            ends = self._number(lowest(dtype), axis, step, dtype)
-            least = self._append(Op(OpKind.CONST, attrs=ConstAttrs(Fraction(lowest(dtype)))), ())
-            low = self._append(Op(OpKind.SUB, (ends, least)), self.layouts[ends])
-            value = self._append(Op(OpKind.ADD, (value, self._fitted(low, layout))), layout)
-        self.value[read] = value
-        return value
+        self.value[read] = self._lowered(value, axis, step) if lowered else value
+        return self.value[read]
 
     def _masked(self, value: int, axis: int, step: Step) -> int:
         """A value of the type and stage of `step`, zero beyond the end of an axis."""
@@ -290,6 +309,14 @@ class BlockWriter:
         layout = self.layouts[value]
         ones = self._fitted(self._number(1, axis, step, self.block.types[value].dtype), layout)
         return self._append(Op(OpKind.MUL, (value, ones)), layout)
+
+    def _lowered(self, value: int, axis: int, step: Step) -> int:
+        """The same, very low beyond the end."""
+        layout, dtype = self.layouts[value], self.block.types[value].dtype
+        ends = self._number(_lowest(dtype), axis, step, dtype)
+        least = self._append(Op(OpKind.CONST, attrs=ConstAttrs(Fraction(_lowest(dtype)))), ())
+        low = self._append(Op(OpKind.SUB, (ends, least)), self.layouts[ends])
+        return self._append(Op(OpKind.ADD, (value, self._fitted(low, layout))), layout)
 
     def _number(self, number: int, axis: int, step: Step, dtype: DType) -> int:
         """A number at all elements of an axis that a tile like that of `step` has; it ends with the axis."""

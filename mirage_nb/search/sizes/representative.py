@@ -1,8 +1,9 @@
 """The block of a kernel structure before its sizes: what `concrete` makes of it, of any numbers.
 
 In: a kernel structure of a program. Out: its `Outline`, whose block has numbers that tell its axes apart, and all of
-whose extents are called by their axes. The rules that find products of many rows, and chains of them, look at a block
-whose operands are matrices: one of their axes is long, those of a batch are of one element.
+whose extents are called by their axes; the masks that `concrete` puts in where tiles hang over an end. The rules that
+find products of many rows, and chains of them, look at a block whose operands are matrices: one of their axes is long,
+those of a batch are of one element.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, ITER, LOOP, TI
 from mirage_nb.search.sizes.anatomy import KNOWN, Along, Chain, Extent, Mask, Moved, Outline
 from mirage_nb.search.sizes.concrete import BlockWriter, KernelSizes
 from mirage_nb.search.sizes.layouts import stored
-from mirage_nb.search.sizes.masks import masks_of
 from mirage_nb.search.structure import KernelStructure, Source, Step
 from mirage_nb.tile.attention import AttentionBlock, find_attention
 from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, find_product
@@ -45,17 +45,18 @@ def outline(prepared: Prepared, kernel: KernelStructure) -> Outline:
         tuple(map(made.names, range(len(made.layouts)))),
         {value: made.read(value, step, block.types[value].dtype) for value, step in tensors},
         tuple((v, made.saved(v, block.types[v].dtype)) for v in (op.inputs[0] for op in block.savers)),
-        partial(_masks, prepared, kernel, tuple(made.value)),
+        partial(masks_of, prepared, kernel),
         any(step.source is not None and step.source.kernel is not None for step in kernel.steps), kernel.loop,
         products, chain,
     )  # fmt: skip
 
 
-def _masks(prepared: Prepared, kernel: KernelStructure, values: Sequence[int], axis: int | None) -> tuple[Mask, ...]:
+@lru_cache(maxsize=KNOWN)
+def masks_of(prepared: Prepared, kernel: KernelStructure, axis: int | None) -> tuple[Mask, ...]:
     """The masks of a kernel whose tiles hang over the end of an axis."""
-    if axis is None:
-        return ()
-    return tuple(Mask(values[m.step], m.operations) for m in masks_of(kernel, axis, prepared.axes[axis].reduced))
+    numbers = prepared.joined(_primes(len(prepared.axes)))
+    masked = _Writer.of(prepared, kernel, numbers, axis).masked if axis is not None else {}
+    return tuple(Mask(value, operations) for value, operations in masked.items())
 
 
 @lru_cache(maxsize=64)
@@ -73,30 +74,36 @@ def _primes(count: int) -> tuple[int, ...]:
 @dataclass(slots=True)
 class _Writer(BlockWriter):
     """Writes the block with the tiles of its operands in the place of their tensors. tiled: of every axis, its tile.
-    lying: the axes of the dimensions of tensors that are otherwise not known. types: of every value."""
+    hanging: the axis over whose end tiles hang. lying: the axes of the dimensions of tensors that are otherwise not
+    known. types: of every value. masked: values that are masked, and by how many operations."""
 
     tiled: Sequence[int] = ()
+    hanging: int | None = None
     lying: Mapping[Source, Layout] = field(default_factory=dict)
     types: list[Type] = field(default_factory=list)
+    masked: Counter[int] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, prepared: Prepared, kernel: KernelStructure, tiled: Sequence[int]) -> _Writer:
+    def of(
+        cls, prepared: Prepared, kernel: KernelStructure, tiled: Sequence[int], hanging: int | None = None
+    ) -> _Writer:
         """The block of a kernel at these tiles. What earlier kernels left has the dimensions in which it is read."""
-        made = cls._written(prepared, kernel, tiled, {})
+        made = cls._written(prepared, kernel, tiled, hanging, {})
         lying: dict[Source, Layout] = {}
         for op, (value, *_) in _made(made.block):
             number = made.value.index(op.inputs[0]) if op.kind is OpKind.RESHAPE and op.inputs[0] in made.value else 0
             source = kernel.steps[number].source
             if op.kind is OpKind.RESHAPE and source is not None and source.kernel is not None:
                 lying.setdefault(source, made.layouts[value])
-        return cls._written(prepared, kernel, tiled, lying) if lying else made
+        return cls._written(prepared, kernel, tiled, hanging, lying) if lying else made
 
     @classmethod
     def _written(
-        cls, prepared: Prepared, kernel: KernelStructure, tiled: Sequence[int], lying: Mapping[Source, Layout]
-    ) -> _Writer:
+        cls, prepared: Prepared, kernel: KernelStructure, tiled: Sequence[int], hanging: int | None,
+        lying: Mapping[Source, Layout],
+    ) -> _Writer:  # fmt: skip
         sizes = KernelSizes((), 1 if kernel.loop is None else PARTS)
-        made = cls(prepared, kernel, sizes, (1,) * len(prepared.axes), {}, tiled=tiled, lying=lying)
+        made = cls(prepared, kernel, sizes, (1,) * len(prepared.axes), {}, tiled=tiled, hanging=hanging, lying=lying)
         tiles = tuple(made._tile(step) for step in kernel.steps if step.source is not None)
         made.block = BlockGraph.start(tiles, (1,), sizes.loop)
         for step in kernel.steps:
@@ -159,10 +166,24 @@ class _Writer(BlockWriter):
         loop, layout = self.kernel.loop, self._layout(step)
         fmap = layout.index(loop) if loop is not None and step.type[loop] & ITER else None
         arg = sum(op.kind is OpKind.IN_ITER for op in self.block.ops)
-        return self._append(Op(OpKind.IN_ITER, attrs=InIterAttrs(arg, (None,), fmap)), layout)
+        return self._iterator(InIterAttrs(arg, (None,), fmap), layout, step.type)
+
+    def _tiled(self, attrs: InIterAttrs, layout: Layout, type_: Type) -> InIterAttrs:
+        return attrs
 
     def _hangs(self, axis: int) -> bool:
-        return False
+        return axis == self.hanging
+
+    def _masked(self, value: int, axis: int, step: Step) -> int:
+        if axis not in self.zeros[value]:
+            self.masked[value] += 1
+            self.zeros[value] |= {axis}
+        return value
+
+    def _lowered(self, value: int, axis: int, step: Step) -> int:
+        self.masked[value] += 1
+        self.zeros[value] -= {axis}
+        return value
 
     def _partial(self, type_: Type) -> list[int]:
         return [a for a, code in enumerate(type_) if code & BLOCK and not code & DATA]
