@@ -6,13 +6,12 @@ environment, same text in every run). Invariant: the source calls nothing but th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
-from math import prod
 
 from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
 from mirage_nb.codegen.kernel import KernelText
 from mirage_nb.codegen.reach import Reaches, reaches
-from mirage_nb.codegen.tile_names import LINE_BYTES
 from mirage_nb.codegen.tile_program import ProgramText
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import KernelGraph, OpKind
@@ -20,9 +19,8 @@ from mirage_nb.ir.places import numbered
 from mirage_nb.ir.sizes import sized
 from mirage_nb.optimize import BlockPlan, Options, Plan, as_planned, default_options
 from mirage_nb.optimize import plan as plan_graph
-from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.targets import Target
-from mirage_nb.tile.program import Planned, Program
+from mirage_nb.tile.program import Planned
 
 INDEX_LIMIT = 2**31
 """Element offsets are 32-bit."""
@@ -136,54 +134,22 @@ def _kernel(
     graph, overlap = plan.graph, plan.overlaps[index]
     seen = {i: plan.windows[v] for i, v in enumerate(graph.ops[index].inputs) if v in plan.windows}
     operands = tuple(seen[i].base if i in seen else v for i, v in enumerate(graph.ops[index].inputs))
-    for type_ in (*(graph.types[v] for v in values), *block_plan.block.args):
+    outputs, name, program = tuple(graph.types[v] for v in values), f"kernel{index}", block_plan.program
+    for type_ in (*outputs, *block_plan.block.args):
         if type_.elements >= INDEX_LIMIT:
             raise EmitError(f"a tensor of {type_} has more than 2^31 elements", hint="split it over several calls")
-    if block_plan.program is not None:
-        return _program(index, block_plan.program, overlap, operands, values, reach)
-    outputs = tuple(graph.types[v] for v in values)
-    text = KernelText(f"kernel{index}", block_plan, literals, outputs, overlap, reach, seen)
-    grid = (*block_plan.block.grid, 1, 1)[:3]
+    text: KernelText | ProgramText
+    if program is not None:
+        text, grid, cut = ProgramText(name, program, overlap, reach), (program.blocks, 1, 1), None
+    else:
+        text = KernelText(name, block_plan, literals, outputs, overlap, reach, seen)
+        x, y, z = (*block_plan.block.grid, 1, 1)[:3]
+        grid, cut = (x, y, z), reach.cut
     args: tuple[TensorArg | MapArg, ...] = (
         *(TensorArg(operands[i]) for i in text.params()),
         *(TensorArg(v) for v in values),
-        *(MapArg(operands[arg], box.rows, box.columns, box.box, box.swizzle) for arg, box in text.tensor_maps()),
+        *(replace(arg, value=operands[arg.value]) for arg in text.tensor_maps().values()),
     )
-    for arg, box in text.tensor_maps():
-        rows = reach.operands[arg].factor * prod(block_plan.block.args[arg].shape[1:-1]) if arg in reach.operands else 0
-        if rows % box.fold:
-            raise EmitError(f"tensor maps join {box.fold} rows of an operand", hint="without `bulk` there are none")
-    source = text.text()
-    launch = Launch(
-        f"kernel{index}",
-        (grid[0], grid[1], grid[2]),
-        block_plan.options.threads,
-        max(block_plan.shared_bytes, overlap.least_shared) if block_plan.shared_bytes else 0,
-        args,
-        index,
-        overlap.behind,
-        bool(reach),
-        reach.cut,
-    )
-    return launch, source
-
-
-def _program(
-    index: int,
-    program: Program,
-    overlap: Overlap,
-    operands: tuple[int, ...],
-    values: tuple[int, ...],
-    reach: Reaches,
-) -> tuple[Launch, str]:
-    """A kernel that was planned as a tile program: its blocks walk over what there is."""
-    text = ProgramText(f"kernel{index}", program, overlap, reach)
-    args: tuple[TensorArg | MapArg, ...] = (
-        *(TensorArg(operands[i]) for i in text.params()),
-        *(TensorArg(v) for v in values),
-        *(MapArg(operands[b.operand], b.rows, b.columns, b.box, LINE_BYTES) for b in text.tensor_maps()),
-    )
-    shared = max(program.shared_bytes, overlap.least_shared)
-    grid = (program.blocks, 1, 1)
-    launch = Launch(f"kernel{index}", grid, program.threads, shared, args, index, overlap.behind, bool(reach))
+    shared = max(block_plan.shared_bytes, overlap.least_shared) if block_plan.shared_bytes else 0
+    launch = Launch(name, grid, block_plan.threads, shared, args, index, overlap.behind, bool(reach), cut)
     return launch, text.text()

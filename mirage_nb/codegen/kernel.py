@@ -7,10 +7,12 @@ asynchronous copy is read only after the wait that completes it and a barrier.
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from mirage_nb.codegen import direct
 from mirage_nb.codegen.dependence import Dependence
+from mirage_nb.codegen.emitted import MapArg
 from mirage_nb.codegen.fragments import Fragments
 from mirage_nb.codegen.held import HeldText
 from mirage_nb.codegen.index import Index
@@ -28,11 +30,11 @@ from mirage_nb.codegen.reader import Scope
 from mirage_nb.codegen.reduce import emit_finish_reduce, emit_reduce, share
 from mirage_nb.codegen.ring import AsyncRing, BulkRing, emit_load, loads
 from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.errors import EmitError
 from mirage_nb.ir import AccumAttrs, InIterAttrs, OpKind, TensorType
 from mirage_nb.ir.windows import Window
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.plan import BlockPlan
-from mirage_nb.optimize.transfer import Boxes
 from mirage_nb.optimize.wide import right_leaves
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import Place, Step, StepKind
@@ -107,16 +109,25 @@ class KernelText:
         }
         return tuple(sorted(read))
 
-    def tensor_maps(self) -> tuple[tuple[int, Boxes], ...]:
-        """(operand, boxes) of the tensor maps that follow the pointers, in order."""
-        return tuple((arg, boxed) for _, arg, boxed in self.ring.tensor_maps)
+    def tensor_maps(self) -> dict[str, MapArg]:
+        """The tensor maps that follow the pointers, in order, by their names here; values are operands. Raises
+        EmitError where a size that is known at launch may leave boxes incomplete."""
+        found = {}
+        for value, arg, boxed in self.ring.tensor_maps:
+            reach = self.scope.reaches.operands.get(arg)
+            rows = reach.factor * math.prod(self.block.args[arg].shape[1:-1]) if reach is not None else 0
+            if rows % boxed.fold:
+                what = f"tensor maps join {boxed.fold} rows of an operand"
+                raise EmitError(what, hint="without `bulk` there are none")
+            found[f"map{value}"] = MapArg(arg, boxed.rows, boxed.columns, boxed.box, boxed.swizzle)
+        return found
 
     def _signature(self) -> str:
         # What changes while the kernel waits is not promised to be constant.
         still = {i: "" if i in self.dependence.written else " __restrict__" for i in self.params()}
         inputs = [f"const {c_type(self.block.args[i].dtype)}*{word} x{i}" for i, word in still.items()]
         outputs = [f"{c_type(t.dtype)}* __restrict__ o{i}" for i, t in enumerate(self.outputs)]
-        maps = [f"const __grid_constant__ TensorMap map{value}" for value, _, _ in self.ring.tensor_maps]
+        maps = [f"const __grid_constant__ TensorMap {name}" for name in self.tensor_maps()]
         size = [f"const int32_t {EXTENT}"] if self.scope.reaches else []
         head = f'extern "C" __global__ void __launch_bounds__({self.plan.options.threads}, 1)'
         return f"{head}\n{self.name}({', '.join([*inputs, *outputs, *maps, *size])})"

@@ -13,6 +13,7 @@ from mirage_nb.codegen.reach import Reach
 from mirage_nb.codegen.texel_product import run_of, thread_text
 from mirage_nb.codegen.tile_values import ValueText
 from mirage_nb.codegen.writer import Writer, stored_type
+from mirage_nb.ir import DType
 from mirage_nb.tile.instructions import InstructionTile
 from mirage_nb.tile.program import Index, Map, Number, Program, Read, Store, Tile
 
@@ -52,7 +53,7 @@ class TexelValueText(ValueText):
                 if self._varies(read, self.row_axis) and not self._varies(read, self.column_axis):
                     self._scalar(read)
                 elif self._varies(read, self.column_axis):
-                    self._side_by_side(read)
+                    self._side_by_side(read, run.length, self._vector(read.source, read.at))
             for store in self.stores:
                 out.line(f"Vec<{self.type}, {run.length}> y_{store.target};")
             with out.unrolled("e", run.length) as e:
@@ -66,37 +67,17 @@ class TexelValueText(ValueText):
         starts = all(n % length == 0 for n in (at[-1].const, *(factor for _, factor in at[-1].terms)))
         return starts and tile.axes[-1] == self.column_axis and tile.shape[-1] % length == 0
 
-    def _side_by_side(self, read: Read) -> None:
-        """A value of every column of the run."""
-        out, length = self.out, self.run.length
-        access = self._access(read.source, read.at)
-        if self._vector(read.source, read.at):
-            at = f"{access.tile.name} + {access.offset}"
-            loaded = f"load_inside<{length}>({at}, {access.inside})" if access.inside else f"load<{length}>({at})"
-            out.line(f"const auto {read.name} = to_floats({loaded});")
-            return
-        out.line(f"float {read.name}[{length}];")
-        with out.unrolled("e", length) as e:
-            single = self._access(read.source, read.at, f"column + {e}")
-            value = f"to_float({access.tile.name}[{single.offset}])"
-            out.line(f"{read.name}[{e}] = {f'{single.inside} ? {value} : 0.0f' if single.inside else value};")
-
     def _place(self, e: str) -> str:
         """Where an element of the run lies in registers."""
         base, place = self.texel.source.result.count, self.run.number(e)
         return f"[({place}) / {base}][({place}) % {base}]" if base > 1 else f"[{place}][0]"
 
     def _store_run(self, store: Store) -> None:
-        out, access, length = self.out, self._access(store.target, store.at), self.run.length
-        element = stored_type(self.program.tile(store.target).dtype)
-        y, single = f"y_{store.target}", f"y_{store.target}[{{}}]"
-        if element != "double":
-            y, single = f"from_floats<{element}>({y})", f"from_float<{element}>({single})"
-        if self._vector(store.target, store.at):
-            with self._when(access.inside):
-                out.line(f"store({access.tile.name} + {access.offset}, {y});")
+        access, y = self._access(store.target, store.at), f"y_{store.target}"
+        element = access.tile.dtype
+        if not self._vector(store.target, store.at):
+            self._store_each(store, self.run.length)
             return
-        with out.unrolled("e", length) as e:
-            place = self._access(store.target, store.at, f"column + {e}")
-            with self._when(place.inside):
-                out.line(f"{access.tile.name}[{place.offset}] = {single.format(e)};")
+        rounded = y if element is DType.F64 else f"from_floats<{stored_type(element)}>({y})"
+        with self._when(access.inside):
+            self.out.line(f"store({access.tile.name} + {access.offset}, {rounded});")

@@ -9,20 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from mirage_nb.codegen.emitted import MapArg
 from mirage_nb.codegen.tile_names import LINE_BYTES, c_index
 from mirage_nb.codegen.writer import Writer
 from mirage_nb.tile.program import RANK, Copy, Index, Multicast, Program, Tile
-
-
-@dataclass(frozen=True, slots=True)
-class MapBox:
-    """A tensor map: the operand as a row-major matrix [rows, columns], and the box (rows, columns) of one copy."""
-
-    operand: int
-    name: str
-    rows: int
-    columns: int
-    box: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +49,11 @@ def _rows(program: Program, copy: Copy) -> int:
     return rows // program.cluster if isinstance(copy, Multicast) else rows
 
 
-def map_box(program: Program, copy: Copy) -> MapBox:
-    """The map that a copy reads by."""
+def tensor_map(program: Program, copy: Copy) -> MapArg:
+    """The map that a copy reads by, of the kernel's operand of this number."""
     source, target = program.tile(copy.source), program.tile(copy.target)
     box = (_rows(program, copy), LINE_BYTES // target.dtype.size)
-    return MapBox(program.operand(source.name), f"map_{target.name}", *Matrix.of(source, target).shape, box)
+    return MapArg(program.operand(source.name), *Matrix.of(source, target).shape, box, LINE_BYTES)
 
 
 def write_copy(out: Writer, program: Program, copy: Copy, ring: str, *, ahead: bool = False) -> None:

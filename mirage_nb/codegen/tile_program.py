@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from mirage_nb.codegen.emitted import MapArg
 from mirage_nb.codegen.reach import EXTENT, Reach, Reaches
 from mirage_nb.codegen.texel_product import TexelProduct, WideProduct
 from mirage_nb.codegen.texel_values import TexelValueText
-from mirage_nb.codegen.tile_copies import MapBox, map_box, write_copy
+from mirage_nb.codegen.tile_copies import tensor_map, write_copy
 from mirage_nb.codegen.tile_names import c_index
 from mirage_nb.codegen.tile_products import ProductText
 from mirage_nb.codegen.tile_registers import RegisterText, declared
@@ -108,10 +109,9 @@ class ProgramText:
         read = {s.source for s in self._all() if isinstance(s, Read)}
         return tuple(sorted(self.program.operand(name) for name in read))
 
-    def tensor_maps(self) -> tuple[MapBox, ...]:
-        """The tensor maps that follow the pointers, in order."""
-        copies = (s for s in self._all() if isinstance(s, Copy))
-        return tuple({copy.target: map_box(self.program, copy) for copy in copies}.values())
+    def tensor_maps(self) -> dict[str, MapArg]:
+        """The tensor maps that follow the pointers, in order, by their names here; values are operands."""
+        return {f"map_{s.target}": tensor_map(self.program, s) for s in self._all() if isinstance(s, Copy)}
 
     def _all(self) -> Iterator[Statement]:
         for _, statements in self.program.code:
@@ -128,7 +128,7 @@ class ProgramText:
             word = "" if number in late or matrix else " __restrict__"
             inputs.append(f"const {stored_type(program.tile(f'x{number}').dtype)}*{word} x{number}")
         outputs = [f"{stored_type(program.tile(name).dtype)}* __restrict__ {name}" for name in program.outputs]
-        maps = [f"const __grid_constant__ TensorMap {box.name}" for box in self.tensor_maps()]
+        maps = [f"const __grid_constant__ TensorMap {name}" for name in self.tensor_maps()]
         size = [f"const int32_t {EXTENT}"] if self.reaches else []
         side_by_side = f"__cluster_dims__({program.cluster}, 1, 1) " if program.cluster > 1 else ""
         head = f'extern "C" __global__ void {side_by_side}__launch_bounds__({program.threads}, 1)'

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mirage_nb.codegen.operators import CUDA, number
 from mirage_nb.codegen.reach import Reach
-from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.codegen.writer import Writer, c_type, stored_type
 from mirage_nb.ir import HALVES
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import PART, RANK, Index, Map, Number, Program, Read, Store, Tile, Walk, flat
@@ -154,44 +154,48 @@ class ValueText:
         return axis in self.program.tile(read.source).axes
 
     def _scalar(self, read: Read) -> None:
-        access = self._access(read.source, read.at, "0")
-        value = f"to_float({access.tile.name}[{access.offset}])"
-        text = f"{access.inside} ? {value} : 0.0f" if access.inside else value
-        self.out.line(f"const float {read.name} = {text};")
+        self.out.line(f"const float {read.name} = {_loaded(self._access(read.source, read.at, '0'))};")
 
     def _pair(self, read: Read, q: str, wide: bool) -> None:
         """Two neighbours of a row."""
         out, access = self.out, self._access(read.source, read.at)
-        element = c_type(access.tile.dtype)
-        if wide:
-            out.line(f"const float2 p_{read.name} = unpack2<{element}>(w_{read.name}[{q}]);")
-            out.line(f"const float {read.name}[2] = {{p_{read.name}.x, p_{read.name}.y}};")
+        if not wide:
+            self._side_by_side(read, 2, access.paired)
             return
-        if access.paired:
+        out.line(f"const float2 p_{read.name} = unpack2<{c_type(access.tile.dtype)}>(w_{read.name}[{q}]);")
+        out.line(f"const float {read.name}[2] = {{p_{read.name}.x, p_{read.name}.y}};")
+
+    def _side_by_side(self, read: Read, length: int, vector: bool) -> None:
+        """A value of so many neighbouring columns, which may be one vector in memory."""
+        out, access = self.out, self._access(read.source, read.at)
+        if vector:
             at = f"{access.tile.name} + {access.offset}"
-            loaded = f"load_inside<2>({at}, {access.inside})" if access.inside else f"load<2>({at})"
+            loaded = f"load_inside<{length}>({at}, {access.inside})" if access.inside else f"load<{length}>({at})"
             out.line(f"const auto {read.name} = to_floats({loaded});")
             return
-        out.line(f"float {read.name}[2];")
-        with out.unrolled("e", 2) as e:
-            single = self._access(read.source, read.at, f"column + {e}")
-            value = f"to_float({access.tile.name}[{single.offset}])"
-            out.line(f"{read.name}[{e}] = {f'{single.inside} ? {value} : 0.0f' if single.inside else value};")
+        out.line(f"float {read.name}[{length}];")
+        with out.unrolled("e", length) as e:
+            out.line(f"{read.name}[{e}] = {_loaded(self._access(read.source, read.at, f'column + {e}'))};")
 
     def _store_pair(self, store: Store) -> None:
         out, access = self.out, self._access(store.target, store.at)
-        element = c_type(access.tile.dtype)
-        if access.paired:
-            out.line(f"Vec<float, 2> z_{store.target};")
-            out.line(f"z_{store.target}[0] = y_{store.target}[0], z_{store.target}[1] = y_{store.target}[1];")
-            with self._when(access.inside):
-                at = f"{access.tile.name} + {access.offset}"
-                out.line(f"store({at}, from_floats<{element}>(z_{store.target}));")
+        if not access.paired:
+            self._store_each(store, 2)
             return
-        with out.unrolled("e", 2) as e:
-            single = self._access(store.target, store.at, f"column + {e}")
-            with self._when(single.inside):
-                out.line(f"{access.tile.name}[{single.offset}] = from_float<{element}>(y_{store.target}[{e}]);")
+        out.line(f"Vec<float, 2> z_{store.target};")
+        out.line(f"z_{store.target}[0] = y_{store.target}[0], z_{store.target}[1] = y_{store.target}[1];")
+        with self._when(access.inside):
+            at = f"{access.tile.name} + {access.offset}"
+            out.line(f"store({at}, from_floats<{c_type(access.tile.dtype)}>(z_{store.target}));")
+
+    def _store_each(self, store: Store, length: int) -> None:
+        """So many neighbouring columns, one by one."""
+        out, element = self.out, stored_type(self.program.tile(store.target).dtype)
+        with out.unrolled("e", length) as e:
+            access, y = self._access(store.target, store.at, f"column + {e}"), f"y_{store.target}[{e}]"
+            with self._when(access.inside):
+                rounded = y if element == "double" else f"from_float<{element}>({y})"
+                out.line(f"{access.tile.name}[{access.offset}] = {rounded};")
 
     def _access(self, name: str, at: tuple[Index, ...], column: str = "column") -> Access:
         """The element of a global tensor at `row` and `column` of this part's tile."""
@@ -228,6 +232,12 @@ class ValueText:
     def _when(self, condition: str) -> Iterator[None]:
         with self.out.block(f"if ({condition})" if condition else ""):
             yield
+
+
+def _loaded(access: Access) -> str:
+    """A C expression for one element; zero where there is none."""
+    value = f"to_float({access.tile.name}[{access.offset}])"
+    return f"{access.inside} ? {value} : 0.0f" if access.inside else value
 
 
 def _sum(terms: dict[str, int], const: int) -> str:

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from mirage_nb.codegen.cuda import HEADER
-from mirage_nb.codegen.tile_names import LINE_BYTES
 from mirage_nb.codegen.tile_program import ProgramText
 from mirage_nb.errors import GraphError, LaunchError
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
@@ -90,7 +89,9 @@ def printed(name: str) -> Case:
     text = ProgramText(name, program, Overlap())
     source = HEADER + text.text()
     out = Out(expected(name).astype(np.float16), 1e-3, 1e-2)
-    maps = [Map(arrays[f"x{b.operand}"].reshape(b.rows, b.columns), b.box, LINE_BYTES) for b in text.tensor_maps()]
+    maps = [
+        Map(arrays[f"x{m.value}"].reshape(m.rows, m.columns), m.box, m.swizzle) for m in text.tensor_maps().values()
+    ]
     grid, block = (program.blocks, 1, 1), (program.threads, 1, 1)
     return Printed(name, "", name, grid, block, program.shared_bytes, (out, *maps), text=source)
 
