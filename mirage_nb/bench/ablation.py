@@ -24,8 +24,8 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import parse
 from mirage_nb.optimize import BlockPlan, Buffer, Options, Plan, default_options, plan
+from mirage_nb.optimize.layout import SharedLayout, pitched
 from mirage_nb.optimize.plan import RESERVED_BYTES, plan_chains, rewritten
-from mirage_nb.optimize.swizzle import SharedLayout, pitched
 from mirage_nb.pipeline import superoptimize
 from mirage_nb.runtime.execution.buffers import draw_sample
 from mirage_nb.runtime.execution.compile import compile_cubin

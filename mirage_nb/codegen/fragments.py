@@ -29,8 +29,7 @@ from mirage_nb.codegen.reader import Reader, Scope, behind_views, locate
 from mirage_nb.codegen.thread_values import Multi
 from mirage_nb.codegen.writer import TYPES, Writer, c_type
 from mirage_nb.ir import AccumAttrs, AccumKind, OpKind
-from mirage_nb.optimize.region import Region
-from mirage_nb.optimize.tiling import Tiling
+from mirage_nb.optimize.tiling import Region, Tiling
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import Place, Step
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE

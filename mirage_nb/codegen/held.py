@@ -19,7 +19,7 @@ from mirage_nb.codegen.thread_values import Multi, broadcast_index, vector_reads
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, TensorType, ThreadGraph
 from mirage_nb.optimize.held import Held
-from mirage_nb.optimize.transfer import read_once
+from mirage_nb.optimize.layout import read_once
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.sketch import REDUCTIONS

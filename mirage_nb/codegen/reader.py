@@ -30,8 +30,8 @@ from mirage_nb.ir import (
 from mirage_nb.ir.graph import result_count
 from mirage_nb.ir.ops import Shape
 from mirage_nb.ir.windows import Window, row_major
+from mirage_nb.optimize.layout import SharedLayout
 from mirage_nb.optimize.plan import BlockPlan
-from mirage_nb.optimize.swizzle import SharedLayout
 from mirage_nb.tile.placement import Place
 
 

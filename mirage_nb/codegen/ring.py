@@ -16,7 +16,7 @@ from mirage_nb.codegen.reader import Scope, behind_views, device_start, locate, 
 from mirage_nb.codegen.thread_values import Multi
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs, OpKind
-from mirage_nb.optimize.transfer import Boxes, boxes, read_once
+from mirage_nb.optimize.layout import Boxes, boxes, read_once
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import Step, StepKind
 

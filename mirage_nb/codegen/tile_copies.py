@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_nb.codegen.emitted import MapArg
-from mirage_nb.codegen.tile_names import LINE_BYTES, c_index
-from mirage_nb.codegen.writer import Writer
+from mirage_nb.codegen.writer import LINE_BYTES, Writer, c_index
 from mirage_nb.tile.program import RANK, Copy, Index, Multicast, Program, Tile
 
 

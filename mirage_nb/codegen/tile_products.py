@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mirage_nb.codegen.tile_names import LINE_BYTES, PANEL, c_index
-from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.codegen.writer import LINE_BYTES, PANEL, Writer, c_index, c_type
 from mirage_nb.tile.flight import Flight
 from mirage_nb.tile.instructions import INSTRUCTIONS, Place
 from mirage_nb.tile.program import Index, Pipeline, Product, Program, Release, Statement, Tile

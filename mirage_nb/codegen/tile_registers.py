@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mirage_nb.codegen.operators import CUDA, number
-from mirage_nb.codegen.tile_names import c_index
-from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.codegen.writer import Writer, c_index, c_type
 from mirage_nb.ir import DType, OpKind
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import Clear, Count, Map, Number, Program, Reduce, Set, Tile

@@ -1,4 +1,4 @@
-"""Lines of C++ with indentation, and the spelling of element types."""
+"""Lines of C++ with indentation, the spelling of element types, and of the indices and panels of a tile program."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import DType
+from mirage_nb.tile.program import Index
 
 
 class Writer:
@@ -70,3 +71,14 @@ def c_type(dtype: DType) -> str:
 def stored_type(dtype: DType) -> str:
     """The same where elements are only moved, multiplied and added: f64, too."""
     return "double" if dtype is DType.F64 else c_type(dtype)
+
+
+PANEL = 64
+"""Elements of 16 bits across a panel."""
+LINE_BYTES = 128
+
+
+def c_index(index: Index) -> str:
+    """The C expression of an index; it needs brackets inside a product."""
+    parts = [name if factor == 1 else f"{name} * {factor}" for name, factor in index.terms]
+    return " + ".join([*parts, *([str(index.const)] if index.const or not parts else [])])

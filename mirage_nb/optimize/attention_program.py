@@ -25,8 +25,7 @@ from mirage_nb.ir import (
     OpKind,
     Trait,
 )
-from mirage_nb.optimize.attention_mask import mask_of, places_of, span_needed
-from mirage_nb.optimize.mask import Span
+from mirage_nb.optimize.mask import Span, mask_of, places_of, span_needed
 from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.optimize.product_program import LEADING, Given
 from mirage_nb.targets import Target

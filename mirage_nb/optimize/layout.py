@@ -1,23 +1,141 @@
-"""Layouts of shared tensors: the order of dimensions, padding, or the 128-byte swizzle (paper section 6).
+"""Layouts of shared tensors: the order of dimensions, padding, or the 128-byte swizzle; boxes of the copy engine.
 
-In: the shared tensors of a block graph with the ways in which each is written and read. Out: one
-`SharedLayout` each. Invariant: a layout is injective on the tensor's indices, and every hard demand
-(16-byte rows for ldmatrix and asynchronous copies) holds.
+In: the shared tensors of a block graph with the ways in which each is written and read (paper section 6). Out: one
+`SharedLayout` each; the `Boxes` that bring a streamed tile, None if the copy engine cannot take it. Invariant: a layout
+is injective on the tensor's indices, copies of a tensor begin on 128-byte lines, and every hard demand (16-byte rows
+for ldmatrix and asynchronous copies) holds; boxes are as wide as the panels and at most 256 rows high, and together
+they fill the swizzled layout of the tile.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType, InIterAttrs
-from mirage_nb.optimize.swizzle import SharedLayout, panel_bytes, pitched, swizzled
+from mirage_nb.ir.windows import row_major
 from mirage_nb.optimize.tiling import Tiling
-from mirage_nb.optimize.transfer import boxes
+from mirage_nb.tile.boxes import boxes as tile_boxes
 from mirage_nb.tile.placement import Placement, StepKind, touched
-from mirage_nb.tile.shared import FORBIDDEN, WAVEFRONT_COST, Lines, Use, forms, use_cost
+from mirage_nb.tile.shared import (
+    FORBIDDEN,
+    LINE_BYTES,
+    SWIZZLES,
+    WAVEFRONT_COST,
+    Lines,
+    Use,
+    forms,
+    panel_elements,
+    pitched_elements,
+    use_cost,
+)
 from mirage_nb.tile.sketch import Sketch
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLayout:
+    """Where the elements of a shared tensor lie.
+
+    strides: elements per step of each dimension, before swizzling. elements: allocated per copy.
+    swizzle: 0, or 128, 64, 32: the last dimension is cut into panels of that many bytes, each panel holds
+    all rows, and 16-byte chunks are permuted by the row. fold: so many rows of the tensor side by side are one
+    row of the only panel.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    strides: tuple[int, ...]
+    elements: int
+    swizzle: int = 0
+    fold: int = 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes per copy."""
+        return self.elements * self.dtype.size
+
+    @property
+    def panel(self) -> int:
+        """Elements across a swizzled panel."""
+        return self.swizzle // self.dtype.size
+
+    @property
+    def panel_rows(self) -> int:
+        """Rows of a swizzled panel: every dimension but the last, up to a whole pattern of eight."""
+        return int(panel_elements(math.prod(self.shape[:-1]) // self.fold, 1))
+
+
+def pitched(shape: tuple[int, ...], dtype: DType, order: tuple[int, ...] | None = None, pad: int = 0) -> SharedLayout:
+    """Dimensions nested in `order` (outermost first; default row-major), `pad` elements behind each row."""
+    order = tuple(range(len(shape))) if order is None else order
+    strides = [0] * len(shape)
+    step = 1
+    for position, dim in enumerate(reversed(order)):
+        strides[dim] = step
+        step = step * shape[dim] + (pad if position == 0 else 0)
+    inner = shape[order[-1]] if order else 1
+    outer = math.prod(shape) // inner if inner else 0
+    return SharedLayout(shape, dtype, tuple(strides), int(pitched_elements(inner, outer, pad, dtype.size)))
+
+
+def panel_bytes(shape: tuple[int, ...], dtype: DType) -> int:
+    """The widest swizzle whose panels the last extent fills, 0 if none does."""
+    return next((b for b in SWIZZLES if shape and shape[-1] * dtype.size % b == 0), 0)
+
+
+def swizzled(shape: tuple[int, ...], dtype: DType, fold: int = 1) -> SharedLayout:
+    """Panels with swizzled chunks; the last extent must fill whole panels, or `fold` rows of it one panel."""
+    swizzle = LINE_BYTES if fold > 1 else panel_bytes(shape, dtype)
+    assert swizzle and (fold == 1 or fold * shape[-1] * dtype.size == swizzle)
+    width = swizzle // dtype.size // fold
+    strides = tuple(s // shape[-1] * width for s in row_major(shape)[:-1])
+    elements = int(panel_elements(math.prod(shape[:-1]), shape[-1], fold))
+    return SharedLayout(shape, dtype, (*strides, 1), elements, swizzle, fold)
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """A tile as bulk tensor copies over its operand seen as a matrix [rows, columns].
+
+    Each copy brings `box` (rows, columns) elements; the tile is `down` x `across` of them. `swizzle` is the
+    width of a box in bytes. fold: so many short rows of the operand, which lie behind each other in memory, are
+    one row of the matrix: the engine takes as long for a short row as for one of 128 bytes.
+    """
+
+    rows: int
+    columns: int
+    box: tuple[int, int]
+    down: int
+    across: int
+    swizzle: int
+    fold: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Elements of the whole tile."""
+        return self.box[0] * self.box[1] * self.down * self.across
+
+
+def boxes(block: BlockGraph, attrs: InIterAttrs) -> Boxes | None:
+    """The bulk tensor copies of one tile, None where alignment or shape rule them out."""
+    operand, tile = block.args[attrs.arg], block.tile_shape(attrs)
+    if not tile:
+        return None
+    found = tile_boxes(tile, operand.shape, operand.dtype.size, block.overhanging(attrs))
+    if not found.fits:
+        return None
+    fold, swizzle = int(found.fold), int(found.swizzle)
+    rows, box = math.prod(operand.shape[:-1]) // fold, (int(found.rows), swizzle // operand.dtype.size)
+    return Boxes(rows, operand.shape[-1] * fold, box, int(found.down), int(found.across), swizzle, fold)
+
+
+def read_once(block: BlockGraph, attrs: InIterAttrs) -> bool:
+    """Whether the blocks read every element of operand `attrs.arg` exactly once, through this iterator."""
+    readers = [op for op in block.ops if isinstance(op.attrs, InIterAttrs) and op.attrs.arg == attrs.arg]
+    splits = [*zip(attrs.imap, block.grid, strict=True), (attrs.fmap, block.loop)]
+    return len(readers) == 1 and all(dim is not None for dim, extent in splits if extent > 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,13 @@ from mirage_nb.ir.places import numbered
 from mirage_nb.ir.windows import Window, windows
 from mirage_nb.optimize.attention_program import attention_program
 from mirage_nb.optimize.held import Held, find_held
-from mirage_nb.optimize.layout import choose_layouts
+from mirage_nb.optimize.layout import SharedLayout, boxes, choose_layouts
 from mirage_nb.optimize.options import WARPGROUPS, Options, all_options, default_options
 from mirage_nb.optimize.overlap import Overlap, overlaps
 from mirage_nb.optimize.product_program import Given, product_program
-from mirage_nb.optimize.region import Region, find_region
 from mirage_nb.optimize.scales import move_scales
 from mirage_nb.optimize.schedule import Access, barriers, overlapping
-from mirage_nb.optimize.swizzle import SharedLayout
-from mirage_nb.optimize.tiling import Tiling, tile_matmul
-from mirage_nb.optimize.transfer import boxes
+from mirage_nb.optimize.tiling import Region, Tiling, find_region, tile_matmul
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
 from mirage_nb.predefined import Match, matches, needed
 from mirage_nb.targets import EXACT, Target

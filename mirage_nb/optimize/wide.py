@@ -8,10 +8,9 @@ rows 16 w to 16 w + 15 of the result, all columns of them.
 from __future__ import annotations
 
 from mirage_nb.ir import BlockGraph, InIterAttrs, OpKind
+from mirage_nb.optimize.layout import SharedLayout, boxes
 from mirage_nb.optimize.options import Options
-from mirage_nb.optimize.region import Region
-from mirage_nb.optimize.swizzle import SharedLayout
-from mirage_nb.optimize.transfer import boxes
+from mirage_nb.optimize.tiling import Region
 from mirage_nb.tile.shared import LINE_BYTES
 
 WARPGROUP = 4

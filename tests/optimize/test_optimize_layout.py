@@ -13,12 +13,13 @@ from mirage_nb.ir import BlockGraph, DType, InIterAttrs, TensorType
 from mirage_nb.optimize.layout import (
     ORDER_COST,
     Demand,
+    SharedLayout,
+    boxes,
     candidates,
     cost,
     lay_out,
+    swizzled,
 )
-from mirage_nb.optimize.swizzle import SharedLayout, swizzled
-from mirage_nb.optimize.transfer import boxes
 from mirage_nb.tile.shared import FORBIDDEN, Use, byte_offset
 from tests.shares import examples
 

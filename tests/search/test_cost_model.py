@@ -17,7 +17,7 @@ from mirage_nb.errors import TargetError
 from mirage_nb.ir import AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, OpKind, TensorType
 from mirage_nb.ir.legality import peak_shared_bytes
 from mirage_nb.optimize import BlockPlan, default_options, plan
-from mirage_nb.optimize.transfer import boxes
+from mirage_nb.optimize.layout import boxes
 from mirage_nb.search import (
     EFFORTS,
     Assembly,

@@ -22,11 +22,11 @@ from mirage_nb.search import (
     instances,
     prepare,
 )
-from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import block_of, run
 from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT
+from mirage_nb.search.sizes.specialised import with_roles
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.written import written_kernels
 from mirage_nb.targets import TARGETS

@@ -12,10 +12,10 @@ from mirage_nb.errors import TargetError
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search import EFFORTS, configurations, instances, prepare
-from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import block_of, start_us
 from mirage_nb.search.sizes.instantiate import numbered
+from mirage_nb.search.sizes.specialised import with_roles
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.price import price

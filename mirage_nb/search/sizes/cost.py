@@ -22,9 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_nb.search.sizes.anatomy import Numbers, Truths, largest
-from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED, Constants
-from mirage_nb.search.sizes.held import held_in_registers, held_work
 from mirage_nb.search.sizes.memory import DEPTHS, Memory, memory
 from mirage_nb.search.sizes.occupancy import (
     DEFAULT_VARIANT,
@@ -36,9 +34,10 @@ from mirage_nb.search.sizes.occupancy import (
     registers_of,
     resident,
 )
+from mirage_nb.search.sizes.specialised import with_roles
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.traffic import Copies, Traffic, copies, traffic
-from mirage_nb.search.sizes.work import Work, work
+from mirage_nb.search.sizes.work import Work, held_in_registers, held_work, work
 from mirage_nb.targets import Target
 
 Chosen = npt.NDArray[np.intp]

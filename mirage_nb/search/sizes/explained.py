@@ -13,12 +13,11 @@ import numpy as np
 
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.text import Lines
-from mirage_nb.search.sizes.chained import with_roles
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.cost import Block, Running, block_of, run, start_us
 from mirage_nb.search.sizes.library import library_steps
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, OTHER_VARIANTS, Variant, fits
-from mirage_nb.search.sizes.specialised import Specialised
+from mirage_nb.search.sizes.specialised import Specialised, with_roles
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import Work, work
 from mirage_nb.search.sizes.written import written_kernels

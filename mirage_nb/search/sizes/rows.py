@@ -2,7 +2,7 @@
 
 In: the extents of a tile and of the tensor that it is cut from, many at once. Out: `Rows`. A tile comes by bulk
 copies, by copies of 4 to 16 bytes that run by themselves, or through registers, where threads wait. The rules are
-those of `optimize.transfer` and `codegen.ring` (paper section 6).
+those of `optimize.layout` and `codegen.ring` (paper section 6).
 """
 
 from __future__ import annotations

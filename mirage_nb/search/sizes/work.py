@@ -1,8 +1,8 @@
 """What the threads of a block have to do: products, passes over tiles, reductions, barriers.
 
 In: the tiles of a kernel at many sizes. Out: `Work`, the microseconds of one iteration, of what comes before the loop
-and of what comes after it. What hangs over the end of an axis is computed like everything else, and what zeros there
-would spoil is masked.
+and of what comes after it; where a block holds its tiles in registers by the rules of `tile.held`, and what it does
+then. What hangs over the end of an axis is computed like everything else, and what zeros there would spoil is masked.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.occupancy import WARPGROUPS
 from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles, sides
 from mirage_nb.targets import Target
+from mirage_nb.tile.held import hold
 from mirage_nb.tile.sharing import PARTIAL_BYTES
 from mirage_nb.tile.sketch import REDUCTIONS
 
@@ -220,3 +222,32 @@ def product_of(tiles: Tiles, cell: Cell) -> Product:
         )
 
     return tiles.sizes.once(("product", left, right), found)
+
+
+def held_in_registers(tiles: Tiles) -> tuple[Truths, Numbers]:
+    """Where a block holds its tiles so, and the registers of a thread that it takes for them."""
+    known, nowhere, runs = tiles.outline, np.zeros(tiles.shape, bool), list[Numbers]()
+    if known.flat.looped:
+        return nowhere, np.zeros(tiles.shape)
+    for moved in known.reads.values():
+        _, tensor, _, hanging = tiles.cut(moved)
+        runs.append(np.where(reduce(np.logical_or, hanging), tensor[-1], 0))
+    found = hold(known.sketch, tiles.extents, runs, WARPS)
+    if found is None:
+        return nowhere, np.zeros(tiles.shape)
+    fits: Truths = np.broadcast_to(found.width > 0, tiles.shape)
+    for _, over in tiles.masks():
+        fits = fits & ~over  # a number that ends with its tensor
+    return fits, np.broadcast_to(found.registers, tiles.shape)
+
+
+def held_work(tiles: Tiles, target: Target, constants: Constants) -> Numbers:
+    """Microseconds of a block that holds its tiles in registers."""
+    operation = target.multiprocessors / (target.vector_rate * 1e6)
+    spent = np.zeros(tiles.shape)
+    for cell in tiles.outline.cells:
+        if not cell.is_leaf:
+            biggest = largest(tiles.elements[i] for i in (cell.value, *cell.reads))
+            spent = spent + biggest * constants.held_operations * operation
+            spent = spent + (constants.exchange_us if cell.node.kind in REDUCTIONS else 0.0)
+    return spent
