@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from mirage_nb.ir import (
     HALVES,
     OPS,
-    AccumAttrs,
     AccumKind,
     BlockGraph,
     DimAttrs,
@@ -24,10 +23,11 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.ir.ops import Shape
-from mirage_nb.tile.bodies import UNSHIFTED, Shift, Status, shifted
+from mirage_nb.tile.bodies import UNSHIFTED, Finder, Shift
 from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, reshaped
-from mirage_nb.tile.sketch import MATMULS
-from mirage_nb.tile.written_out import Node, WrittenOut, write_out
+from mirage_nb.tile.sketch import MATMULS, Node, Sketch, sketch_of
+from mirage_nb.tile.thread_graph import flat
+from mirage_nb.tile.written_out import WrittenOut, write_out
 
 KEYS = "j"
 """The axis that the for-loop runs over; the products' other axes are those of products (`tile.products`)."""
@@ -103,13 +103,12 @@ def find_attention(block: BlockGraph, literal_args: frozenset[int]) -> Attention
     looped = [o.attrs.fmap for o in (queries, keys, values)]
     if len(types) > 1 or not types <= HALVES or looped != [None, *_dims((keys, values))]:
         return None
-    read = _Body(written, scores, second)
-    if not read.fits or not read.results:
+    found = _Chained(sketch_of(flat(block)[0]), scores, second)
+    kept = _accumulated(written, second) if found.fits else None
+    if kept is None:
         return None
-    return AttentionBlock(
-        block, written, types.pop(), queries, keys, values, scores, weights, tuple(read.tops), read.sums,
-        tuple(read.results), frozenset(read.late),
-    )  # fmt: skip
+    tops = tuple(sorted(found.shifts.intersection(found.status)))
+    return AttentionBlock(block, written, types.pop(), queries, keys, values, scores, weights, tops, *kept)
 
 
 def _dims(operands: tuple[Operand, ...]) -> list[int]:
@@ -143,90 +142,54 @@ def _operand(block: BlockGraph, written: WrittenOut, node: int, axes: tuple[str,
     return Operand(found.attrs, named) if set(axes) <= set(named) else None
 
 
-class _Body:
+class _Chained(Finder):
     """Follows what is computed between the products and into the accumulators."""
 
-    def __init__(self, written: WrittenOut, scores: int, second: int) -> None:
-        self.written, self.scores, self.second = written, scores, second
-        self.status: dict[int, Status] = {}
-        self.tops: list[int] = []
-        self.sums: dict[int, int] = {}
-        self.results: list[int] = []
-        self.late: set[int] = set()
-        shifts = [n.attrs for n in written.nodes]
-        self.shifts = {
-            node.inputs[1]
-            for node, attrs in zip(written.nodes, shifts, strict=True)
-            if isinstance(attrs, AccumAttrs) and attrs.kind is AccumKind.RESCALE
-        }
-        self.fits = all(self._accept(place, node) for place, node in enumerate(written.nodes))
+    def __init__(self, sketch: Sketch, scores: int, second: int) -> None:
+        self.scores, self.second = scores, second
+        super().__init__(sketch)
 
-    def _accept(self, place: int, node: Node) -> bool:
-        if isinstance(node.attrs, AccumAttrs):
-            return self._accumulator(place, node, node.attrs)
-        if node.late:
-            return True  # the planner of what stands behind the loop looks at it
-        found = [self.status.get(read, UNSHIFTED) for read in node.inputs]
-        if place == self.second:
-            self.status[place] = found[0]
-            return node.inputs[0] in self.status and found[0][0] in (Shift.PLAIN, Shift.SCALED)
-        if place == self.scores:
-            self.status[place] = UNSHIFTED
-            return True
-        if not any(read in self.status for read in node.inputs):  # it comes from operands alone
+    def _accept(self, index: int, node: Node) -> bool:
+        if not super()._accept(index, node):
+            return False
+        if not self.leaves.isdisjoint(node.makes):  # it comes from operands alone
             return Trait.REDUCTION not in OPS[node.kind].traits and node.kind not in MATMULS
-        if self.second in node.inputs:
-            return False
-        if node.kind in (OpKind.SUM, OpKind.MAX):
-            return self._reduction(place, node, found[0])
+        if node.kind is OpKind.ACCUM:
+            return node.accum is not AccumKind.MAX
+        return self.second not in node.reads and (node.kind is not OpKind.MAX or self.shifts.issuperset(node.makes))
+
+    def _viewed(self, node: Node) -> bool:
         if node.kind is OpKind.RESHAPE:
-            self.status[place] = found[0]
-            return True
-        if Trait.ELEMENTWISE not in OPS[node.kind].traits:
-            return False
-        status = shifted(node.kind, list(found))
-        if status is not None:
-            self.status[place] = status
-        return status is not None
+            self.status[node.makes[0]] = self.status[node.reads[0]]
+        return node.kind is OpKind.RESHAPE
 
-    def _reduction(self, place: int, node: Node, found: Status) -> bool:
-        """Along keys, of something not shifted; row sums of what is shifted are shifted."""
-        shape = self.written.nodes[node.inputs[0]].shape
-        if not isinstance(node.attrs, DimAttrs) or node.attrs.dim != len(shape) - 1:
-            return False
-        if node.kind is OpKind.SUM:
-            self.status[place] = found
-            return found[0] in (Shift.PLAIN, Shift.SCALED)
-        if place not in self.shifts:
-            return False
-        self.tops.append(place)
-        self.status[place] = (Shift.TOP, place)
-        return found[0] is Shift.PLAIN
+    def _product(self, node: Node) -> bool:
+        (left, _), (value,) = node.reads, node.makes
+        found = self.status.get(left) if value == self.second else UNSHIFTED
+        if found is not None:
+            self.status[value] = found
+        return found is not None and found[0] in (Shift.PLAIN, Shift.SCALED)
 
-    def _accumulator(self, place: int, node: Node, attrs: AccumAttrs) -> bool:
-        found = [self.status.get(read) for read in node.inputs]
-        wanted: list[list[Status | None]] = [[UNSHIFTED]]
-        if attrs.kind is AccumKind.RESCALE:
-            wanted = [[(Shift.SCALED, node.inputs[1]), (Shift.TOP, node.inputs[1])]]
-        elif attrs.kind is not AccumKind.SUM:
-            return False
-        if found not in wanted:
-            return False
-        source = node.inputs[0]
-        if source == self.second:
-            self.results.append(place)
-            return True
-        made = self.written.nodes[source]
-        if made.kind is OpKind.SUM and made.inputs[0] in self.status:
-            self.sums[place] = made.inputs[0]
-            return True
-        # A matrix of weights: its rows are added up in the loop, if nothing else is done with it behind.
-        readers = self.written.uses[place]
-        for reader in readers:
-            late = self.written.nodes[reader]
-            last = isinstance(late.attrs, DimAttrs) and late.attrs.dim == len(node.shape) - 1
-            if late.kind is not OpKind.SUM or not last:
-                return False
-        self.late.update(readers)
-        self.sums[place] = source
-        return bool(readers) and made.shape[-1] > 1
+
+def _accumulated(
+    written: WrittenOut, second: int
+) -> tuple[dict[int, int], tuple[int, ...], frozenset[int]] | None:
+    """The `sums`, `results`, `late` of an `AttentionBlock`; None where matrices of weights are kept, or no result."""
+    sums, results, late = dict[int, int](), list[int](), set[int]()
+    for place, node in enumerate(written.nodes):
+        if node.kind is not OpKind.ACCUM:
+            continue
+        source = written.nodes[node.inputs[0]]
+        if node.inputs[0] == second:
+            results.append(place)
+        elif source.kind is OpKind.SUM:
+            sums[place] = source.inputs[0]
+        else:  # a matrix of weights: its rows are added up in the loop, if nothing else is done with it behind
+            readers = [written.nodes[reader] for reader in written.uses[place]]
+            rows = (r.kind is OpKind.SUM and isinstance(r.attrs, DimAttrs) and r.attrs.dim == len(node.shape) - 1
+                    for r in readers)  # fmt: skip
+            if not readers or source.shape[-1] == 1 or not all(rows):
+                return None
+            late.update(written.uses[place])
+            sums[place] = node.inputs[0]
+    return (sums, tuple(results), frozenset(late)) if results else None

@@ -149,10 +149,11 @@ def _fits(rows: Any, held: Sequence[_Held], row_warps: Any, key_warps: Any, warp
 
 def find_body(sketch: Sketch) -> Body | None:
     """The body of a block whose chains are fused; None if it does not fit the pattern, whatever its extents."""
-    found = _Finder(sketch)
-    if not found.fits or not found.chained:
-        return None
+    found = Finder(sketch)
     nodes = [sketch.nodes[index] for index in found.ops]
+    flat = any(len(sketch.values[value].long) < 2 for node in nodes for value in node.makes)
+    if not found.fits or not found.chained or flat:
+        return None
     sums = frozenset(node.makes[0] for node in nodes if node.kind is OpKind.ACCUM)
     return Body(
         tuple(found.ops), tuple(value for node in nodes for value in node.makes), frozenset(found.keyed),
@@ -179,8 +180,8 @@ def _elementwise_to_the_end(sketch: Sketch) -> bool:
     return all(len(sketch.uses[v]) == 1 for v in accumulated)
 
 
-class _Finder:
-    """Checks the operators of a loop body one by one."""
+class Finder:
+    """Checks the operators of a loop body one by one: whether it `fits`, and what becomes of every value of it."""
 
     def __init__(self, sketch: Sketch) -> None:
         self.sketch = sketch
@@ -210,15 +211,15 @@ class _Finder:
             self.invariant.update(node.makes)
             self.leaves.update(node.makes)
             return True
-        if loaded or node.kind in VIEWS:
+        if loaded or (node.kind in VIEWS and node.reads[0] in self.leaves):
             self.leaves.update(node.makes)
-            return loaded or node.reads[0] in self.leaves
+            return True
+        if node.kind in VIEWS:
+            return self._viewed(node)
         if node.kind not in (OpKind.ACCUM, OpKind.MATMUL) and self.leaves.issuperset(node.reads):
             # No product goes into it (the norms of the keys): all warps compute it together, a leaf for the body.
             self.leaves.update(node.makes)
             return True
-        if any(len(self.sketch.values[v].long) < 2 for v in node.makes):
-            return False
         self.ops.append(index)
         if node.kind is not OpKind.ACCUM and not self.partial.isdisjoint(node.reads):
             self.splittable = False
@@ -231,6 +232,10 @@ class _Finder:
                 return self._accumulator(node)
             case _:
                 return self._elementwise(node)
+
+    def _viewed(self, node: Node) -> bool:
+        """A view of a value of the body: fragments lie as they are."""
+        return False
 
     def _product(self, node: Node) -> bool:
         (left, right), (value,) = node.reads, node.makes
@@ -300,7 +305,7 @@ class _Finder:
             if status is None:
                 return False
             self.status[value] = status
-            if keyed and self.sketch.values[value].long[-1]:
+            if keyed and any(self.sketch.values[value].long[-1:]):
                 self.keyed.add(value)
         return True
 
