@@ -3,7 +3,7 @@
 In: a block graph. Out: a `ProductBlock`: its accumulated products, each a sum of `Factors`, and what the savers leave,
 as nodes of the block with its chains written out.
 Nothing is decided here but that the block is one: a for-loop over the summed axis in which nothing is computed but
-products of two streamed operands (seen through transposes), sums of those, and held operands; after it elementwise
+products of two streamed operands (seen through transposes), sums of two, and held operands; after it elementwise
 operators only, and products of held operands that are added to an accumulator (of low rank, as in LoRA). Invariant:
 rows and columns of every accumulator are the last two dimensions of a tile, all others are of extent 1.
 """
@@ -25,7 +25,6 @@ from mirage_nb.ir import (
     BlockGraph,
     DType,
     InIterAttrs,
-    Op,
     OpKind,
     ThreadGraph,
     Trait,
@@ -109,7 +108,8 @@ def boxed(operand: Operand, tensor: Sequence[int], tile: Sequence[Any], over: Se
 
 def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBlock | None:
     """The block as products, or None if it is more than that. literal_args: operands that are constants."""
-    if not block.has_loop or any(map(_computes, block.ops, block.stages())):
+    threads = (op.body.ops for op in block.ops if isinstance(op.body, ThreadGraph))
+    if not block.has_loop or any(op.kind in MATMULS for ops in threads for op in ops):
         return None
     written = write_out(block)
     nodes = written.nodes
@@ -139,11 +139,6 @@ def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBloc
     added = _added(written, sums, matrices if dtype in HALVES else {})
     made = ProductBlock(block, written, dtype, rows, columns, depths.pop(), sums, held, added)
     return made if all(_plain(made, value, _axes(made, value)) for value, _ in written.saved) else None
-
-
-def _computes(op: Op, stage: int | None) -> bool:
-    """Whether a chain computes more than what stands behind products: in the loop, or products of its own."""
-    return isinstance(op.body, ThreadGraph) and (stage == 0 or any(inner.kind in MATMULS for inner in op.body.ops))
 
 
 def _added(
@@ -195,7 +190,7 @@ def _factors(
 ) -> tuple[Factors, ...]:
     """The products that a value of the loop adds up; none if it is something else."""
     node = nodes[value]
-    if node.kind is OpKind.ADD:
+    if node.kind is OpKind.ADD and all(nodes[v].kind in MATMULS for v in node.inputs):
         first, second = (_factors(block, nodes, v, literal_args) for v in node.inputs)
         same = nodes[node.inputs[0]].shape == nodes[node.inputs[1]].shape
         return (*first, *second) if first and second and same else ()

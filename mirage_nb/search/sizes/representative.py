@@ -24,7 +24,6 @@ from mirage_nb.search.structure import KernelStructure, Source, Step
 from mirage_nb.tile.attention import AttentionBlock, find_attention
 from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, find_product
 from mirage_nb.tile.sketch import REDUCTIONS
-from mirage_nb.tile.thread_graph import fuse_block
 from mirage_nb.tile.widen import is_multiplied, over
 
 PARTS = 2
@@ -215,7 +214,7 @@ def _roles(made: _Writer, numbers: Sequence[int]) -> tuple[ProductBlock | None, 
     }
     matrices = _Writer.of(prepared, kernel, [1 if a in lead else n for a, n in enumerate(numbers)]) if lead else made
     block = matrices.travelling()
-    product = find_product(fuse_block(block), frozenset()) if multiplies else None
+    product = find_product(block, frozenset()) if multiplies else None
     if product is not None and _turned(matrices, product):
         product = None
     chains = chains and product is None and kernel.loop not in kernel.grid

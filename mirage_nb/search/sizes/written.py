@@ -21,7 +21,7 @@ from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
 from mirage_nb.tile.attention import KEYS, find_attention
 from mirage_nb.tile.products import COLUMNS, ROWS, find_product
-from mirage_nb.tile.thread_graph import flat, fuse_block
+from mirage_nb.tile.thread_graph import flat
 from mirage_nb.tile.widen import widen
 
 OWN = (ROWS, KEYS, COLUMNS)
@@ -68,7 +68,7 @@ def _tiles(block: BlockGraph, tensors: Sequence[int], literals: frozenset[int], 
         for value in values
         if isinstance(op.attrs, InIterAttrs) and op.attrs.arg not in literals
     }
-    product = find_product(fuse_block(plain), literals) if loop > 1 else None
+    product = find_product(plain, literals) if loop > 1 else None
     attention = find_attention(plain, literals) if loop > 1 and product is None else None
     chain = None
     if attention is not None:
