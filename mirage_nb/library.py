@@ -142,8 +142,7 @@ def _verified(session: Stored) -> tuple[Candidate, ...]:
         verdict = verify(session.header.graph, candidate.graph)
         if not verdict.accepted:
             raise StoreError(f"muGraph {candidate.digest[:8]} is {verdict.kind.value} here")
-        fresh = replace(candidate, verdict=verdict, time_us=None, error=None, executed_on="", note="", small=None)
-        best.append(replace(fresh, before=None))
+        best.append(candidate.unmeasured(verdict=verdict, small=None, before=None))
     if not best:
         raise StoreError("it has no muGraph")
     return tuple(best)

@@ -219,15 +219,15 @@ class Session(ByRange):
         Raises:
             OptionError: no candidate begins like that, or several do.
         """
-        self.search.pin(digest)
+        self.search.mark(digest, True)
 
     def exclude(self, digest: str) -> None:
         """Leave a candidate out of the results and of what is built, until it is pinned. Arguments as for `pin`."""
-        self.search.exclude(digest)
+        self.search.mark(digest, False)
 
     def include(self, digest: str) -> None:
         """Let a candidate stand where its rank puts it: undoes `pin` and `exclude`. Arguments as for `pin`."""
-        self.search.include(digest)
+        self.search.mark(digest, None)
 
     def submit(self, text: str | KernelGraph) -> Candidate:
         """Add a muGraph of your own to the results: checked, verified here and now, pinned.
@@ -244,7 +244,7 @@ class Session(ByRange):
         """
         candidate = submitted(self.program.graph, text, self.target)
         self.search.offer([candidate])
-        self.search.pin(candidate.digest)
+        self.search.mark(candidate.digest, True)
         return candidate
 
     def explain(self, text: str | KernelGraph) -> str:

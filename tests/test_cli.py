@@ -325,7 +325,7 @@ def test_doctor_always_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_benchmarks_need_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_nb.bench.kernels.attached_gpu", lambda: None)
+    monkeypatch.setattr("mirage_nb.bench.machine.attached_gpu", lambda: None)
     assert main(["bench", "kernels"]) == 2
     assert "needs a GPU" in capsys.readouterr().err
     assert main(["bench", "kernels", "--workloads", "nope"]) == 2

@@ -15,21 +15,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mirage_nb.bench.kernels import read_record, recorded_way
-from mirage_nb.bench.machine import machine, openable, reading
-from mirage_nb.bench.workloads import workload
+from mirage_nb.bench.kernels import program_of, read_record, recorded_way
+from mirage_nb.bench.machine import card, columns, keep, machine, openable, reading
 from mirage_nb.codegen import Emitted, Launch, emit_plan
-from mirage_nb.errors import MirageError, MissingPartError, TargetError
+from mirage_nb.errors import MirageError, TargetError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
-from mirage_nb.lang import parse
 from mirage_nb.optimize import BlockPlan, Buffer, Options, Plan, default_options, plan
 from mirage_nb.optimize.layout import SharedLayout, pitched
 from mirage_nb.optimize.plan import RESERVED_BYTES, plan_chains, rewritten
 from mirage_nb.pipeline import superoptimize
 from mirage_nb.runtime.execution.buffers import draw_sample
 from mirage_nb.runtime.execution.compile import compile_cubin
-from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 WHOLE = "whole plan"
@@ -127,17 +125,14 @@ def run_ablation(
 ) -> int:
     """Measure; print the table; write the record. `winners`: a record of `bench kernels` whose muGraphs to take;
     `revision`: the commit that the record names, where the checkout does not know it."""
-    gpu = attached_gpu()
-    if gpu is None:
-        raise MissingPartError("bench ablation needs a GPU", hint="print a record with --from FILE, or see `doctor`")
+    gpu = card("ablation")
     openable(record)
     known = _known(Path(winners)) if winners else {}
     rows = []
     for name in names:
         rows += list(_measure(name, batch, gpu, known.get((name, batch))))
     sys.stdout.write(table(rows) + "\n")
-    if record:
-        Path(record).write_text(json.dumps({**machine(gpu, revision), "rows": rows}, indent=1))
+    keep(record, {**machine(gpu, revision), "rows": rows})
     return 0
 
 
@@ -158,10 +153,8 @@ def _measure(name: str, batch: int, gpu: Gpu, winner: dict[str, Any] | None) -> 
     from mirage_nb.runtime.contest.race import race
     from mirage_nb.runtime.execution.launch import GpuExecutable  # CuPy, and below PyTorch: there is a GPU
 
-    program = parse(workload(name), name=name)
-    if "B" in program.sizes:
-        program = parse(workload(name), name=name, sizes={"B": batch})
-    elif batch != 1:
+    program = program_of(name, batch)
+    if program is None:
         return
     target = gpu.target() or find_target(DEFAULT_TARGET)
     if winner is None:
@@ -231,16 +224,15 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """One line per workload: microseconds of the whole plan, then the relative speed without each part; `=` where
     that part changes nothing in the code. Below, the shared memory of blocks where the parts differ in it."""
     switches = [s for s in SWITCHES if s != WHOLE]
-    lines = [f"{'workload':<16}{'B':>3}{'whole us':>10}" + "".join(f"{s:>18}" for s in switches)]
+    lines = [["workload", "B", "whole us", *switches]]
     whole = {(r["workload"], r["B"]): r["us"] for r in rows if r["switch"] == WHOLE}
     for (name, batch), speeds in relative(rows).items():
         us = whole.get((name, batch))
         same = {r["switch"] for r in rows if (r["workload"], r["B"]) == (name, batch) and r.get("same_code")}
         shown = ["=" if s in same else f"{x:.2f}" if (x := speeds.get(s)) else "-" for s in switches]
-        cells = [f"{us:.2f}" if us else "-", *shown]
-        lines.append(f"{name:<16}{batch:>3}{cells[0]:>10}" + "".join(f"{c:>18}" for c in cells[1:]))
+        lines.append([name, str(batch), f"{us:.2f}" if us else "-", *shown])
     notes = dict.fromkeys(f"{r['workload']} B={r['B']}, {r['switch']}: {r['note']}" for r in rows if r["note"])
-    return "\n".join([*lines, *notes, *_memory(rows)])
+    return "\n".join([*columns(lines), *notes, *_memory(rows)])
 
 
 def _memory(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -23,17 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.bench.machine import reading
+from mirage_nb.bench.machine import card, keep, reading
 from mirage_nb.bench.refit import Estimator, Found
 from mirage_nb.bench.workloads import workload
 from mirage_nb.codegen import emit
-from mirage_nb.errors import MirageError, MissingPartError
+from mirage_nb.errors import MirageError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.runtime.execution.buffers import draw_sample
 from mirage_nb.runtime.execution.compile import compile_cubin
-from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.search import (
     EFFORTS,
     Assembly,
@@ -55,9 +55,7 @@ EFFORT = "quick"
 
 def run_cost(names: Sequence[str], batch: int, count: int, record: str | None) -> int:
     """Measure `count` instances of each workload; print the correlations; write the record."""
-    gpu = attached_gpu()
-    if gpu is None:
-        raise MissingPartError("bench cost needs a GPU", hint="rank a record with --from FILE, or see `doctor`")
+    gpu = card("cost", hint="rank a record with --from FILE, or see `doctor`")
     target = gpu.target() or find_target(DEFAULT_TARGET)
     rows = []
     for name in names:
@@ -65,8 +63,7 @@ def run_cost(names: Sequence[str], batch: int, count: int, record: str | None) -
         rows += [{"workload": name, "B": batch, **row} for row in measured]
         sys.stdout.write(summary(name, measured) + "\n")
         sys.stdout.flush()
-    if record:
-        Path(record).write_text(json.dumps({"card": gpu.name, "target": target.name, "rows": rows}))
+    keep(record, {"card": gpu.name, "target": target.name, "rows": rows})
     return 0
 
 

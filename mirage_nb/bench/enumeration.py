@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import EFFORTS, Configuration, configurations, prepare
@@ -68,10 +67,6 @@ class Timed:
     cpu_seconds: float
     looked_at: int
     graphs: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for a record."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +145,7 @@ def _run(task: _Task) -> tuple[int, int, bool, float]:
 
 
 def _enumerated(task: _Task, semantics: Semantics) -> tuple[int, int, bool]:
-    leaves = _closure(task, semantics, Rules(max_depth=0)).values
+    leaves = closed(semantics, task.configuration, Rules(max_depth=0), task.late).values
     enumerator = Enumerator(
         semantics,
         leaves,
@@ -166,7 +161,7 @@ def _enumerated(task: _Task, semantics: Semantics) -> tuple[int, int, bool]:
 
 def _closed(task: _Task, semantics: Semantics) -> tuple[int, int, bool]:
     rules = Rules(hold=False, oracle=task.method.pruned, max_depth=task.bound, max_values=10**9)
-    closure = _closure(task, semantics, rules)
+    closure = closed(semantics, task.configuration, rules, task.late)
     graphs = 0
     if closure.saturated:
         extraction = Extraction(closure.values)
@@ -177,18 +172,11 @@ def _closed(task: _Task, semantics: Semantics) -> tuple[int, int, bool]:
     return len(closure.values), graphs, closure.saturated and not task.late()
 
 
-def _closure(task: _Task, semantics: Semantics, rules: Rules) -> Closure:
-    configuration = task.configuration
-    sample = Sample(semantics, configuration.label, 0)
+def closed(semantics: Semantics, configuration: Configuration, rules: Rules, late: Callable[[], bool]) -> Closure:
+    """The closure of a configuration within these rules."""
+    sample, grid = Sample(semantics, configuration.label, 0), frozenset(configuration.grid)
     closure = Closure(
-        semantics,
-        frozenset(configuration.grid),
-        configuration.loop,
-        semantics.tensors,
-        rules,
-        sample,
-        lambda counts: None,
-        task.late,
+        semantics, grid, configuration.loop, semantics.tensors, rules, sample, lambda counts: None, late
     )
     closure.run()
     return closure

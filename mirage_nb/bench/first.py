@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mirage_nb.bench.kernels import program_of
-from mirage_nb.errors import MissingPartError, OptionError
+from mirage_nb.bench.machine import card
+from mirage_nb.errors import OptionError
 from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.runtime.contest.remembered import forget
-from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.runtime.passes import Timed
 from mirage_nb.runtime.requested import precise
 from mirage_nb.targets import EXACT
@@ -81,9 +81,7 @@ def add_first(kinds: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    gpu = attached_gpu()
-    if gpu is None:
-        raise MissingPartError("bench first needs a GPU", hint="see `python -m mirage_nb doctor`")
+    gpu = card("first", hint="see `python -m mirage_nb doctor`")
     if options.budget is not None and not 0 < options.budget < float("inf"):
         raise OptionError(f"--budget {options.budget:g}: not a positive number of seconds")
     names = [name.strip() for name in options.programs.split(",") if name.strip()]

@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirage_nb.bench.machine import machine, openable, reading
+from mirage_nb.bench.machine import card, columns, keep, machine, openable, reading
 from mirage_nb.bench.problems import PROBLEMS
 from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.codegen import Options, variants
@@ -32,7 +32,7 @@ from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.pipeline import Session, Winner, superoptimize
 from mirage_nb.runtime.contest.timing import Timing, time_launches
 from mirage_nb.runtime.execution.torch_program import torch_dtype
-from mirage_nb.runtime.gpu import TURN, Gpu, attached_gpu
+from mirage_nb.runtime.gpu import TURN, Gpu
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ def run_kernels(asked: Asked) -> int:
         MissingPartError: no GPU, or no torch.
         StoreError: a file cannot be written; found out before anything is measured.
     """
-    gpu = attached_gpu()
-    if gpu is None:
-        raise MissingPartError("bench kernels needs a GPU", hint="print a record with --from FILE, or see `doctor`")
+    gpu = card("kernels")
     if importlib.util.find_spec("torch") is None:
         raise MissingPartError("the peers need PyTorch", hint="pip install 'mirage-nb[torch]'")
     openable(asked.record)
@@ -103,8 +101,7 @@ def run_kernels(asked: Asked) -> int:
         except Exception as error:  # noqa: BLE001  # one row must not cost the others
             sys.stderr.write(f"{entry.program.name} B={entry.batch} failed: {error}\n")
             rows.append(_failed(entry, session, error))
-        if asked.record:  # after each one: what was measured is kept, whatever happens to the next
-            Path(asked.record).write_text(json.dumps({**origin, "rows": rows}, indent=1))
+        keep(asked.record, {**origin, "rows": rows})  # what was measured is kept, whatever happens to the next
     _show(rows, gpu.target() or find_target(DEFAULT_TARGET), origin, asked.figure)
     return 0 if all(row["ours_us"] is not None for row in rows) else 1
 
@@ -123,8 +120,7 @@ def show_record(paths: Sequence[str], figure: str | None, joined: str | None = N
     with reading(", ".join(paths), "kernels"):
         record = join_records([read_record(Path(path)) for path in paths])
         _show(record["rows"], find_target(DEFAULT_TARGET), record, figure)
-    if joined:
-        Path(joined).write_text(json.dumps(record, indent=1))
+    keep(joined, record)
     return 0
 
 
@@ -313,8 +309,7 @@ def table(rows: Sequence[Row], target: Target) -> str:
             *behind * followed,
             _shown(ratio(row)),
         ])  # fmt: skip
-    wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    said = ["  ".join([line[0].ljust(wide[0]), *map(str.rjust, line[1:], wide[1:])]) for line in lines]
+    said = columns(lines)
     ratios = [r for row in rows if (r := ratio(row)) is not None]
     if ratios:
         what = f"geometric mean of {len(ratios)} ratios over the best correct peer"

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mirage_nb.bench.machine import machine, openable, reading
+from mirage_nb.bench.machine import card, keep, machine, openable, reading
 from mirage_nb.codegen import emit, variants
-from mirage_nb.errors import MirageError, MissingPartError
+from mirage_nb.errors import MirageError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.compile import compile_cubin
-from mirage_nb.runtime.gpu import TURN, Gpu, attached_gpu
+from mirage_nb.runtime.gpu import TURN, Gpu
 from mirage_nb.search.sizes.library import library_steps
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
@@ -127,9 +127,7 @@ def _run(options: argparse.Namespace) -> int:
             rows = [{**r, "estimate_us": estimated(parse(r["program"]).graph, target)} for r in record["rows"]]
             sys.stdout.write("\n".join([HEAD, *map(shown, rows), summary(rows)]) + "\n")
         return 0
-    gpu = attached_gpu()
-    if gpu is None:
-        raise MissingPartError("bench library needs a GPU", hint="print a record with --from FILE, or see `doctor`")
+    gpu = card("library")
     openable(options.record)
     target = gpu.target() or find_target(DEFAULT_TARGET)
     rows = []
@@ -143,7 +141,6 @@ def _run(options: argparse.Namespace) -> int:
         rows += found
         sys.stdout.write("".join(f"{shown(row)}\n" for row in found))
         sys.stdout.flush()
-        if options.record:
-            Path(options.record).write_text(json.dumps({**machine(gpu), "target": target.name, "rows": rows}, indent=1))
+        keep(options.record, {**machine(gpu), "target": target.name, "rows": rows})
     sys.stdout.write(summary(rows) + "\n")
     return 0

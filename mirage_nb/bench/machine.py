@@ -1,21 +1,30 @@
-"""Where a measurement was made: the card, the versions, the commit; whether its record can be written, or read."""
+"""Where a measurement was made: the card, the versions, the commit; its record, and its table."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import importlib.metadata
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mirage_nb.errors import OptionError, StoreError
+from mirage_nb.errors import MissingPartError, OptionError, StoreError
 from mirage_nb.ir.fields import shown
-from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.runtime.gpu import Gpu, attached_gpu
 
 SCHEMA = 2
 METHOD = "CUDA graph replays, inputs rotated past L2, contestants interleaved, medians, microseconds"
 PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "torch")
+
+
+def card(command: str, hint: str = "print a record with --from FILE, or see `doctor`") -> Gpu:
+    """The attached card, which a command needs. Raises MissingPartError where there is none."""
+    gpu = attached_gpu()
+    if gpu is None:
+        raise MissingPartError(f"bench {command} needs a GPU", hint=hint)
+    return gpu
 
 
 def machine(gpu: Gpu, revision: str | None = None) -> dict[str, Any]:
@@ -73,3 +82,16 @@ def openable(record: str | None) -> None:
             Path(record).touch()
         except OSError as error:
             raise StoreError(f"{record} cannot be written: {error.strerror}") from error
+
+
+def keep(record: str | None, found: Mapping[str, Any]) -> None:
+    """Write a record, if one is wanted."""
+    if record:
+        Path(record).write_text(json.dumps(found, indent=1) + "\n")
+
+
+def columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table: the first column to the left, the others to the right, each as wide as it needs to be."""
+    cells = [*rows]
+    wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join([row[0].ljust(wide[0]), *map(str.rjust, row[1:], wide[1:])]) for row in cells]

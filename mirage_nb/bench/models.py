@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.bench.kernels import geometric_mean
-from mirage_nb.bench.machine import machine, openable, reading
+from mirage_nb.bench.machine import card, columns, keep, machine, openable, reading
 from mirage_nb.bench.share import share_of
 from mirage_nb.errors import MissingPartError, OptionError
 from mirage_nb.runtime.gpu import attached_gpu
@@ -92,9 +92,7 @@ def run_models(points: Sequence[Point], options: argparse.Namespace) -> int:
     """
     from mirage_nb.bench.pytorch.racing_models import contestants
 
-    gpu = attached_gpu()
-    if gpu is None and not options.small:
-        raise MissingPartError("bench models needs a GPU", hint="--small tries it out without one, untimed")
+    gpu = attached_gpu() if options.small else card("models", hint="--small tries it out without one, untimed")
     openable(options.record)
     origin = machine(gpu, options.commit) if gpu is not None else {}
     target = (gpu.target() if gpu is not None else None) or find_target(DEFAULT_TARGET)
@@ -108,8 +106,7 @@ def run_models(points: Sequence[Point], options: argparse.Namespace) -> int:
             rows.append({**_named(point), "us": {}, "floor_us": None, "trouble": f"{type(error).__name__}: {first}"})
         sys.stdout.write(f"{told(rows[-1])}\n")
         sys.stdout.flush()
-        if options.record:
-            Path(options.record).write_text(json.dumps({**origin, "layers": options.layers, "rows": rows}, indent=1))
+        keep(options.record, {**origin, "layers": options.layers, "rows": rows})
     sys.stdout.write(f"{table(rows)}\n")
     if options.tokens:
         sys.stdout.write(f"{_speak(made, options.tokens)}\n")
@@ -179,22 +176,21 @@ def told(row: Row) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """One line for each point, and the geometric means."""
-    lines = [f"{'model':<16}{'point':<18}{'ours us':>9}{'floor us':>10}{'of floor':>10}{'peer us':>9}  "
-             f"{'best peer':<22}{'ratio':>6}"]  # fmt: skip
+    lines = [("model", "point", "ours us", "floor us", "of floor", "peer us", "best peer", "ratio")]
     for row in rows:
         ours, peer, floor, faster = row["us"].get(OURS), best_peer(row), row["floor_us"], ratio(row)
         shown = ["-" if value is None else f"{value:.1f}" for value in (ours, floor, peer and peer[1])]
         share = f"{floor / ours:.0%}" if ours and floor else "-"
         name = peer[0] if peer else "-"
         said = "-" if faster is None else f"{faster:.2f}"
-        lines.append(f"{row['model']:<16}{row['point']:<18}{shown[0]:>9}{shown[1]:>10}{share:>10}{shown[2]:>9}  "
-                     f"{name:<22}{said:>6}")  # fmt: skip
+        lines.append((row["model"], row["point"], shown[0], shown[1], share, shown[2], name, said))
+    means = []
     for kind in ("decode", "prefill"):
         found = [r for row in rows if row["point"].startswith(kind) and (r := ratio(row)) is not None]
         if found:
             least = f"least {min(found):.2f}"
-            lines.append(f"{kind}: geometric mean of {len(found)} ratios {geometric_mean(found):.2f}, {least}")
-    return "\n".join(lines)
+            means.append(f"{kind}: geometric mean of {len(found)} ratios {geometric_mean(found):.2f}, {least}")
+    return "\n".join([*columns(lines), *means])
 
 
 def _speak(made: Contestants, tokens: int) -> str:

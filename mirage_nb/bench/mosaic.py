@@ -10,16 +10,14 @@ the fastest. `--covers N` checks N random exact covers instead, on any machine.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from mirage_nb.bench.machine import machine, openable
+from mirage_nb.bench.machine import card, keep, machine, openable
 from mirage_nb.bench.mosaic_shapes import QUICK, SHAPES, Shape, Way, orders, product_graph, ways
 from mirage_nb.bench.share import share_of
 from mirage_nb.codegen import emit
@@ -27,7 +25,7 @@ from mirage_nb.errors import MirageError, MissingPartError, OptionError
 from mirage_nb.runtime.contest.timing import Contestant, set_count, time_interleaved
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.execution.torch_program import torch_dtype
-from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.tile.instructions import Unit
 from mirage_nb.tile.tessellation import Kind, counts, tessellate
 
@@ -87,9 +85,7 @@ def run_mosaic(shapes: Sequence[Shape], record: str | None = None) -> int:
         MissingPartError: no GPU, or no torch.
         StoreError: the record cannot be written.
     """
-    gpu = attached_gpu()
-    if gpu is None:
-        raise MissingPartError("bench mosaic needs a GPU", hint="--covers N needs none")
+    gpu = card("mosaic", hint="--covers N needs none")
     try:
         import torch
     except ImportError as error:
@@ -102,8 +98,7 @@ def run_mosaic(shapes: Sequence[Shape], record: str | None = None) -> int:
         rows.append(measure(shape, gpu, torch))
         sys.stdout.write(line(rows[-1]) + "\n")
         sys.stdout.flush()
-        if record:
-            Path(record).write_text(json.dumps({**origin, "rows": rows}, indent=1))
+        keep(record, {**origin, "rows": rows})
     sys.stdout.write(summary(rows) + "\n")
     return 0
 

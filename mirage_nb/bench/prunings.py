@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from mirage_nb.algebra import AlgebraOptions
+from mirage_nb.bench.enumeration import EFFORT, closed
 from mirage_nb.ir import KernelGraph
-from mirage_nb.search import EFFORTS, Configuration, configurations, prepare
+from mirage_nb.search import configurations, prepare
 from mirage_nb.search.explore import root_sets, semantics_for
-from mirage_nb.search.saturation.closure import Closure, Rules
-from mirage_nb.search.saturation.sample import Sample
+from mirage_nb.search.saturation.closure import Rules
 from mirage_nb.search.saturation.semantics import Semantics
-
-EFFORT = replace(EFFORTS["standard"], kernels=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +82,6 @@ class Spread:
     seconds: float
     capped: bool
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for a record."""
-        return asdict(self)
-
 
 def measure(
     program: KernelGraph, cap: int, limit: float, prunings: Sequence[Pruning] = PRUNINGS
@@ -103,7 +96,7 @@ def measure(
         capped = False
         late = _clock(start + limit)
         for configuration in configurations(prepared, EFFORT):
-            closure = _closed(row, semantics, configuration, cap, late)
+            closure = closed(semantics, configuration, replace(row.rules, max_values=cap), late)
             generated += sum(closure.counts.values())
             kept += len(closure.values)
             finals += sum(1 for _ in root_sets(closure, semantics, []))
@@ -113,20 +106,3 @@ def measure(
 
 def _clock(end: float) -> Callable[[], bool]:
     return lambda: time.process_time() > end
-
-
-def _closed(
-    row: Pruning, semantics: Semantics, configuration: Configuration, cap: int, late: Callable[[], bool]
-) -> Closure:
-    closure = Closure(
-        semantics,
-        frozenset(configuration.grid),
-        configuration.loop,
-        semantics.tensors,
-        replace(row.rules, max_values=cap),
-        Sample(semantics, configuration.label, 0),
-        lambda counts: None,
-        late,
-    )
-    closure.run()
-    return closure

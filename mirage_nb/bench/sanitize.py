@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from mirage_nb.bench.kernels import program_of, read_record, recorded_way
+from mirage_nb.bench.machine import card
 from mirage_nb.codegen import emit
-from mirage_nb.errors import MissingPartError, OptionError
+from mirage_nb.errors import OptionError
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.runtime.execution.compile import compile_cubin
-from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.runtime.kernel.saved import lower, write_file
 from mirage_nb.runtime.sanitize import find_sanitizer, sanitized
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
@@ -49,9 +49,7 @@ def run_sanitize(path: str, names: Sequence[str], tools: Sequence[str] = TOOLS) 
         MissingPartError: no GPU, or no compute-sanitizer.
         OptionError: no record, or none of its rows is asked for.
     """
-    gpu = attached_gpu()
-    if gpu is None:
-        raise MissingPartError("bench sanitize needs a GPU")
+    gpu = card("sanitize", hint="see `mirage_nb doctor`")
     known = [row for row in read_record(Path(path))["rows"] if row.get("mugraph")]
     rows = [row for row in known if not names or any(name in row["workload"] for name in names)]
     if not rows:

@@ -14,18 +14,19 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH
 from mirage_nb.algebra.exhaustive import MIXES, SYMBOLS, survey
 from mirage_nb.bench import enumeration, prunings, space
-from mirage_nb.bench.machine import reading
+from mirage_nb.bench.machine import columns, keep, openable, reading
 from mirage_nb.bench.workloads import WORKLOADS, workload
-from mirage_nb.errors import OptionError, StoreError
+from mirage_nb.errors import OptionError
 from mirage_nb.lang import parse
 
 SCHEMA = 1
@@ -41,9 +42,6 @@ PUBLISHED: dict[str, dict[int, float]] = {
     "Mirage, unpruned": {5: 768, 6: 19934},
 }
 """Seconds of Table 5 as published; the last row took over ten hours from 7 operators on."""
-
-T = TypeVar("T")
-
 
 def add_search(kinds: Any) -> None:
     """Add `bench search` to the benchmark commands."""
@@ -84,19 +82,17 @@ def run_search(
     Raises:
         StoreError: a file cannot be written; found out before anything is measured.
     """
-    for path in (record, figure):
-        if path:
-            _touch(Path(path))
+    openable(record)
+    openable(figure)
     cells = enumeration.measure(parse(workload(PROGRAM)).graph, bounds, limit)
     found: dict[str, list[dict[str, Any]]] = {
-        "table5": _shown(cells, enumeration.Timed.to_json, lambda rows: table5(rows, limit)),
-        "prunings": _shown(_prunings(names), dict, prunings_table),
-        "spaces": _shown(_spaces(names), space.Space.to_json, spaces_table),
-        "oracle": _shown(precision(), dict, oracle_table),
+        "table5": _shown(map(asdict, cells), lambda rows: table5(rows, limit)),
+        "prunings": _shown(_prunings(names), prunings_table),
+        "spaces": _shown(map(asdict, _spaces(names)), spaces_table),
+        "oracle": _shown(precision(), oracle_table),
     }
     results = {**machine(), "program": PROGRAM, "limit_s": limit, "cap_values": CAP, **found}
-    if record:
-        Path(record).write_text(json.dumps(results, indent=1) + "\n")
+    keep(record, results)
     _draw(results, figure)
     return 0
 
@@ -112,8 +108,7 @@ def show_record(source: str, figure: str | None) -> int:
             oracle_table(results["oracle"]),
         )
         sys.stdout.write("\n\n".join(tables) + "\n")
-    if figure:
-        _touch(Path(figure))
+    openable(figure)
     _draw(results, figure)
     return 0
 
@@ -125,19 +120,10 @@ def _draw(results: dict[str, Any], figure: str | None) -> None:
         draw(results, PUBLISHED).savefig(figure)
 
 
-def _touch(path: Path) -> None:
-    try:
-        path.touch()
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _shown(
-    rows: Iterator[T], plain: Callable[[T], dict[str, Any]], table: Callable[[list[dict[str, Any]]], str]
-) -> list[dict[str, Any]]:
+def _shown(rows: Iterator[dict[str, Any]], table: Callable[[list[dict[str, Any]]], str]) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     for row in rows:
-        made.append(plain(row))
+        made.append(row)
         if sys.stderr.isatty():  # minutes may pass before the table
             sys.stderr.write(f"\r{len(made)} measured\033[K")
     if sys.stderr.isatty():
@@ -150,7 +136,7 @@ def _shown(
 def _prunings(names: Sequence[str]) -> Iterator[dict[str, Any]]:
     for name in names:
         for cell in prunings.measure(parse(workload(name)).graph, CAP, PRUNING_LIMIT):
-            yield {"workload": name, **cell.to_json()}
+            yield {"workload": name, **asdict(cell)}
 
 
 def _spaces(names: Sequence[str]) -> Iterator[space.Space]:
@@ -180,12 +166,10 @@ def table5(rows: Sequence[dict[str, Any]], limit: float) -> str:
     """One line per number of operators, one column per method; seconds."""
     methods = list(dict.fromkeys(enumeration.Method(**r["method"]) for r in rows))
     cells = {(r["operators"], enumeration.Method(**r["method"])): r for r in rows}
-    lines = [f"{PROGRAM}: seconds to find every graph of one kernel with at most N block operators", ""]
-    lines.append(f"{'N':>3}" + "".join(f"{m!s:>33}" for m in methods))
-    for bound in sorted({r["operators"] for r in rows}):
-        shown = [_cell(cells.get((bound, m)), limit) for m in methods]
-        lines.append(f"{bound:>3}" + "".join(f"{text:>33}" for text in shown))
-    return "\n".join(lines)
+    bounds = sorted({r["operators"] for r in rows})
+    shown = [[str(bound), *(_cell(cells.get((bound, m)), limit) for m in methods)] for bound in bounds]
+    title = f"{PROGRAM}: seconds to find every graph of one kernel with at most N block operators"
+    return "\n".join([title, "", *columns([["N", *map(str, methods)], *shown])])
 
 
 def _cell(row: dict[str, Any] | None, limit: float) -> str:
@@ -198,39 +182,34 @@ def prunings_table(rows: Sequence[dict[str, Any]]) -> str:
     """One line per pruning, one column per workload: values kept, as a multiple of those with all prunings on."""
     names = list(dict.fromkeys(row["workload"] for row in rows))
     cells = {(row["workload"], row["pruning"]): row for row in rows}
-    width = max(10, *(len(name) + 2 for name in names))
-    lines = [f"values kept ({prunings.PRUNINGS[0].name}), and as multiples of that; > : a cap of {CAP} values, or "]
-    lines[0] += f"{PRUNING_LIMIT:g} s, was hit"
-    lines.append(f"{'':<20}" + "".join(f"{name:>{width}}" for name in names))
+    lines = [["", *names]]
     for pruning in dict.fromkeys(row["pruning"] for row in rows):
-        shown = []
+        lines.append([pruning])
         for name in names:
             cell, all_on = cells[name, pruning], cells[name, prunings.PRUNINGS[0].name]
             value = f"{cell['kept']}" if cell is all_on else f"{cell['kept'] / all_on['kept']:.2f}x"
-            shown.append(("> " if cell["capped"] else "") + value)
-        lines.append(f"{pruning:<20}" + "".join(f"{text:>{width}}" for text in shown))
-    return "\n".join(lines)
+            lines[-1].append(("> " if cell["capped"] else "") + value)
+    hit = f"> : a cap of {CAP} values, or {PRUNING_LIMIT:g} s, was hit"
+    return "\n".join([f"values kept ({prunings.PRUNINGS[0].name}), and as multiples of that; {hit}", *columns(lines)])
 
 
 def spaces_table(rows: Sequence[dict[str, Any]]) -> str:
     """One line per workload and number of kernels."""
-    lines = ["whole spaces, up to two operators above the smallest graph; CPU seconds"]
-    lines.append(f"{'workload':<16}{'kernels':>8}{'s':>9}{'values':>9}{'graphs':>9}{'saturated':>11}{'MiB':>6}")
+    lines = [["workload", "kernels", "s", "values", "graphs", "saturated", "MiB"]]
     for r in rows:
-        saturated = "yes" if r["saturated"] else "no"
-        numbers = f"{r['kernels']:>8}{r['seconds']:>9.2f}{r['values']:>9}{r['structures']:>9}"
-        lines.append(f"{r['workload']:<16}{numbers}{saturated:>11}{r['peak_mib']:>6.0f}")
-    return "\n".join(lines)
+        numbers = str(r["kernels"]), f"{r['seconds']:.2f}", str(r["values"]), str(r["structures"])
+        lines.append([r["workload"], *numbers, "yes" if r["saturated"] else "no", f"{r['peak_mib']:.0f}"])
+    return "\n".join(["whole spaces, up to two operators above the smallest graph; CPU seconds", *columns(lines)])
 
 
 def oracle_table(rows: Sequence[dict[str, Any]]) -> str:
     """One line per preset of axioms."""
-    lines = ["the oracle on random targets: parts, and those cut (must be 0); others, and how many of 1000 were kept"]
-    lines.append(f"{'axioms':<10}{'parts':>10}{'cut':>6}{'others':>10}{'kept':>8}")
+    lines = [["axioms", "parts", "cut", "others", "kept"]]
     for r in rows:
-        numbers = f"{r['parts']:>10}{r['wrongly_cut']:>6}{r['others']:>10}{r['kept_per_thousand']:>8.2f}"
-        lines.append(f"{r['axioms']:<10}{numbers}")
-    return "\n".join(lines)
+        counts = (str(r[name]) for name in ("parts", "wrongly_cut", "others"))
+        lines.append([r["axioms"], *counts, f"{r['kept_per_thousand']:.2f}"])
+    title = "the oracle on random targets: parts, and those cut (must be 0); others, and how many of 1000 were kept"
+    return "\n".join([title, *columns(lines)])
 
 
 def machine() -> dict[str, Any]:

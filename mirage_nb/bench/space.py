@@ -12,9 +12,8 @@ import resource
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mirage_nb.bench.workloads import workload
 from mirage_nb.lang import parse
@@ -44,10 +43,6 @@ class Space:
     saturated: bool
     cut: int
     peak_mib: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for a record."""
-        return asdict(self)
 
 
 def measure(name: str, limit: float, repeats: int = 3) -> Iterator[Space]:

@@ -28,14 +28,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mirage_nb.bench.machine import reading
+from mirage_nb.bench.machine import keep, openable, reading
 from mirage_nb.bench.search import machine
 from mirage_nb.bench.verification.attacks import ATTACKS, refused
 from mirage_nb.bench.verification.campaign import Contradiction
 from mirage_nb.bench.verification.campaigns import Campaign, run
 from mirage_nb.bench.verification.hostile import taken
 from mirage_nb.bench.workloads import WORKLOADS, workload
-from mirage_nb.errors import OptionError, StoreError
+from mirage_nb.errors import OptionError
 from mirage_nb.interp.instance import CPU
 from mirage_nb.ir import BlockGraph, DimAttrs, KernelGraph, Op, OpKind
 from mirage_nb.lang import parse
@@ -107,6 +107,7 @@ class _Run:
     def run(self) -> int:
         """Measure, print, and keep the record after every part; 1 if something wrong was accepted, or something right
         refused."""
+        openable(self._options.record)
         if "workloads" in self._parts:
             sys.stdout.write(HEAD + "\n")
             self.made["rows"] = []
@@ -141,8 +142,7 @@ class _Run:
         if text:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
-        if self._options.record:
-            _write(Path(self._options.record), json.dumps({"schema": SCHEMA, **self.made}, indent=1) + "\n")
+        keep(self._options.record, {"schema": SCHEMA, **self.made})
 
 
 def _place(found: Contradiction) -> str:
@@ -160,13 +160,6 @@ def show_record(path: Path) -> int:
         described = f"{made['machine']['processor']}, load {made['machine']['load']:.1f}, {made['machine']['date']}"
         sys.stdout.write("\n".join([described, *rows, "", summary(made)]) + "\n")
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def measure(name: str) -> dict[str, Any]:

@@ -423,7 +423,7 @@ class Passes:
             self.search.tell(f"{winner.candidate.digest[:8]}: a library's way is left out: {error}")
             self.keep(other)
             return
-        self.search.update(untimed := replace(winner.candidate, time_us=None, error=None, executed_on=""))
+        self.search.update(untimed := winner.candidate.unmeasured())
         self.set_aside(untimed, error)
 
     def keep(self, winner: Winner) -> Winner:

@@ -143,7 +143,7 @@ def test_without_a_gpu_it_says_what_works(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_files_are_opened_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_nb.bench.kernels.attached_gpu", lambda: object())
+    monkeypatch.setattr("mirage_nb.bench.kernels.card", lambda command: object())
     with pytest.raises(StoreError, match="cannot be written"):
         run_kernels(Asked(workload_entries(("gqa",), (1,)), record="/no/such/folder/record.json"))
 
@@ -185,7 +185,7 @@ def test_a_session_has_the_machine_for_itself(monkeypatch: pytest.MonkeyPatch, t
             raise KeyboardInterrupt
         return row(name, 2.0, 3.0, entry.batch)
 
-    monkeypatch.setattr(kernels, "attached_gpu", lambda: Gpu("Some card", 90, 132, "13.0", 2**20))
+    monkeypatch.setattr(kernels, "card", lambda command: Gpu("Some card", 90, 132, "13.0", 2**20))
     monkeypatch.setattr(kernels, "machine", lambda gpu, revision: {"card": gpu.name})
     monkeypatch.setattr(kernels, "superoptimize", begun)
     monkeypatch.setattr(kernels, "_measure", measured)

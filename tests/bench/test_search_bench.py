@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_a_run_over_the_limit_is_said_and_ends_its_column() -> None:
         patch.setattr(enumeration, "METHODS", (slow,))
         found = list(enumeration.measure(program("rmsnorm"), (5, 6, 7), 1.0))
     assert [(c.operators, c.seconds) for c in found] == [(5, None)] and found[0].looked_at > 0
-    assert ">1 s" in table5([c.to_json() for c in found], 1.0)
+    assert ">1 s" in table5([asdict(c) for c in found], 1.0)
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "gqa", "lora"])
@@ -104,8 +105,8 @@ def record() -> dict[str, Any]:
     spread = [prunings.Spread(p, 100, 10 * (i + 1), 1, 0.1, i == 1) for i, p in enumerate((ALL_ON, "oracle off"))]
     return {
         "processor": "a processor", "cores": 2, "date": "2026-01-01", "program": "rmsnorm", "limit_s": 20.0,
-        "table5": [t.to_json() for t in timed],
-        "prunings": [{"workload": "rmsnorm", **s.to_json()} for s in spread],
+        "table5": [asdict(t) for t in timed],
+        "prunings": [{"workload": "rmsnorm", **asdict(s)} for s in spread],
     }  # fmt: skip
 
 
@@ -115,7 +116,7 @@ def test_tables_and_figure_show_what_was_measured() -> None:
     assert lines[-2].split() == ["5", "0.050", "s", "(2", "graphs)", ">20", "s"]
     assert prunings_table(results["prunings"]).splitlines()[-1].split() == ["oracle", "off", ">", "2.00x"]
     space = Space("lora", 2, 1.5, 3, 70, 12, saturated=False, cut=1, peak_mib=99.6)
-    assert spaces_table([space.to_json()]).splitlines()[-1].split() == ["lora", "2", "1.50", "70", "12", "no", "100"]
+    assert spaces_table([asdict(space)]).splitlines()[-1].split() == ["lora", "2", "1.50", "70", "12", "no", "100"]
     row = {"axioms": "quick", "parts": 9, "wrongly_cut": 0, "others": 8, "kept_per_thousand": 0.25}
     assert oracle_table([row]).splitlines()[-1].split() == ["quick", "9", "0", "8", "0.25"]
     figure = draw(results, {"another": {5: 11.0}})

@@ -163,6 +163,6 @@ def test_rescaled_sums_by_libraries() -> None:
         with np.errstate(all="ignore"):
             found = OPERATORS["RescaledSum"](np, {"dim": 1}, x, tops)
         op = Op(OpKind.RESCALED_SUM, (0, 1), DimAttrs(1))
-        by_torch = TORCH[OpKind.RESCALED_SUM](torch, op, (torch.tensor(x), torch.tensor(tops)))
+        by_torch = TORCH[OpKind.RESCALED_SUM](torch, op.attrs, (torch.tensor(x), torch.tensor(tops)))
         np.testing.assert_allclose(found, [[want]])
         np.testing.assert_allclose(by_torch.numpy(), [[want]])

@@ -138,9 +138,9 @@ def test_pinned_excluded_dropped_offered() -> None:
     ledger.take(explored(0, *range(250)))
     last, first = candidate(249).digest, candidate(0).digest
     assert last not in {c.digest for c in shown(ledger).candidates}
-    ledger.pin(last)
+    ledger.mark(last, True)
     assert shown(ledger).candidates[-1].digest == last and shown(ledger).pinned == {last}
-    ledger.exclude(first)
+    ledger.mark(first, False)
     assert shown(ledger).candidates[0] == candidate(1, 1.0)
     ledger.drop(candidate(1).digest, "wrong")
     ledger.offer(candidate(2, 0.0))  # known, stays as it is
@@ -152,7 +152,7 @@ def test_pinned_excluded_dropped_offered() -> None:
     restored.open(AGENDA, BOUNDS)
     restored.take(explored(0, *range(250)))
     assert shown(restored) == found
-    ledger.pin(first)
+    ledger.mark(first, True)
     assert shown(ledger).candidates[0].digest == first
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import concurrent.futures as futures
 import importlib.util
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from mirage_nb.errors import MirageError, MissingPartError
 from mirage_nb.ir import KernelGraph
@@ -63,24 +63,6 @@ REACH = (Reach(1.15, 6, 4, 48), Reach(1.3, 12, 8, 96), Reach(1.6, 24, 16, 192))
 """One after the other, when everything within the one before was timed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """What a tuning did, for a reader."""
-
-    timed: int
-    before_us: float | None
-    after_us: float | None
-    seconds: float
-    complete: bool = False
-    """Whether nothing was left to try."""
-
-    def __str__(self) -> str:
-        before = f"{self.before_us:.2f} us before, " if self.before_us is not None else ""
-        after = f"{self.after_us:.2f} us now" if self.after_us is not None else "nothing was timed"
-        end = f"; nothing is left within {FAR:g} times of it" if self.complete and self.after_us is not None else ""
-        return f"tuned for {self.seconds:.0f} s, {self.timed} kernels timed: {before}{after}{end}"
-
-
 def ready_to_tune(passes: Passes) -> Gpu:
     """The card that a session can be tuned on. Raises MissingPartError: no GPU for its target, or no PyTorch."""
     if passes.gpu is None:
@@ -122,10 +104,18 @@ class _Tuning:
         finally:
             self._passes.end()
             self._passes.stage = ""
-            took, times = time.monotonic() - self._started, self._times()
-            # What was best is told as the last race timed it, beside what is best: clocks change.
-            before = times.get(min(known, key=lambda digest: known[digest], default=""))
-            self._search.tell(str(Tuned(self._timed, before, min(times.values(), default=None), took, self._complete)))
+            self._tell(known)
+
+    def _tell(self, known: Mapping[str, float]) -> None:
+        """What it did, to one who knows these times."""
+        times = self._times()
+        # What was best is told as the last race timed it, beside what is best: clocks change.
+        us = times.get(min(known, key=lambda digest: known[digest], default=""))
+        before = f"{us:.2f} us before, " if us is not None else ""
+        after = f"{min(times.values()):.2f} us now" if times else "nothing was timed"
+        end = f"; nothing is left within {FAR:g} times of it" if self._complete and times else ""
+        took = f"tuned for {time.monotonic() - self._started:.0f} s, {self._timed} kernels timed"
+        self._search.tell(f"{took}: {before}{after}{end}")
 
     def _heats(self) -> None:
         workers = Workers(max(1, read_settings().workers // 4))
@@ -228,11 +218,8 @@ def more_instances(
                 if like is None:
                     continue
                 found += [
-                    replace(
-                        like, digest=i.graph.digest(), graph=i.graph, sizes=dict(i.sizes), estimate_us=i.cost.us,
-                        time_us=None, error=None, executed_on="", note="", before=None,
-                    )
+                    Candidate.of(i, like.configuration, like.operators, like.verdict, like.small)
                     for i in instances(structure, prepared, target, limit, overhang, bounds.searched.limits)
                     if i.overhanging == overhang
-                ]  # fmt: skip
+                ]
     return tuple(found)

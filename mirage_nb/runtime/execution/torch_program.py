@@ -11,27 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from mirage_nb.errors import DTypeError, GraphError
-from mirage_nb.ir import (
-    ApplyAttrs,
-    ArangeAttrs,
-    CastAttrs,
-    ClampAttrs,
-    ConstAttrs,
-    DimAttrs,
-    DType,
-    Input,
-    KernelGraph,
-    Op,
-    OpKind,
-    PadAttrs,
-    PowAttrs,
-    RepeatAttrs,
-    ReshapeAttrs,
-    SliceAttrs,
-    TransposeAttrs,
-    WhereAttrs,
-    formula,
-)
+from mirage_nb.ir import ArangeAttrs, DType, Input, KernelGraph, OpKind, formula
 from mirage_nb.ir.sizes import open_reshapes
 from mirage_nb.runtime.execution.buffers import CAST
 
@@ -43,128 +23,83 @@ TORCH_DTYPE: dict[DType, str] = {
 }
 """The names of the element types in torch."""
 
-Rule = Callable[[Any, Op, "tuple[Any, ...]"], Any]
-"""Takes the torch module, the operator and its operands; scalars are Python floats."""
+Rule = Callable[[Any, Any, "tuple[Any, ...]"], Any]
+"""Takes the torch module, the operator's attributes and its operands; scalars are Python floats."""
 
 
-def _dim(op: Op) -> int:
-    assert isinstance(op.attrs, DimAttrs)
-    return op.attrs.dim
-
-
-def _const(torch: Any, op: Op, args: tuple[Any, ...]) -> float:
-    assert isinstance(op.attrs, ConstAttrs)
-    return float(op.attrs.value)
-
-
-def _rescaled_sum(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+def _rescaled_sum(torch: Any, attrs: Any, args: tuple[Any, ...]) -> Any:
     x, m = torch.broadcast_tensors(*args)
-    dim = x.ndim - args[0].ndim + _dim(op)
+    dim = x.ndim - args[0].ndim + attrs.dim
     fall = m - m.amax(dim, keepdim=True)
     return torch.where(fall == -torch.inf, 0, x * torch.exp(fall)).sum(dim, keepdim=True)
 
 
-def _clamp(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
-    assert isinstance(op.attrs, ClampAttrs)
-    low, high = (None if limit is None else float(limit) for limit in (op.attrs.low, op.attrs.high))
+def _clamp(torch: Any, attrs: Any, args: tuple[Any, ...]) -> Any:
+    low, high = (None if limit is None else float(limit) for limit in (attrs.low, attrs.high))
     return args[0] if low is None and high is None else torch.clamp(args[0], low, high)
 
 
-def _pow(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
-    assert isinstance(op.attrs, PowAttrs)
-    return args[0] ** float(op.attrs.exponent)
-
-
-def _repeat(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
-    assert isinstance(op.attrs, RepeatAttrs)
-    return torch.cat([args[0]] * op.attrs.times, op.attrs.dim)
-
-
-def _apply(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+def _apply(torch: Any, attrs: Any, args: tuple[Any, ...]) -> Any:
     """PyTorch has every primitive of formulas under its own name, but for the step."""
-    assert isinstance(op.attrs, ApplyAttrs)
     x = args[0]
     rows = {name: getattr(torch, name) for name in formula.PRIMITIVES - {"step"}}
     rows["step"] = lambda value: (value >= 0).to(x.dtype)
     rows["pow"] = lambda base, exponent: torch.pow(base, float(exponent))
     return formula.fold(
-        formula.read(op.attrs.formula),
+        formula.read(attrs.formula),
         x,
         lambda value: torch.full((), float(value), dtype=x.dtype, device=x.device),
         rows,
     )
 
 
-def _reshape(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
-    assert isinstance(op.attrs, ReshapeAttrs)
-    return args[0].reshape(op.attrs.shape)
-
-
-def _transpose(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
-    assert isinstance(op.attrs, TransposeAttrs)
-    return args[0].permute(op.attrs.perm)
-
-
-def _slice(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+def _slice(torch: Any, attrs: Any, args: tuple[Any, ...]) -> Any:
     """PyTorch takes no negative steps: those elements are taken in turn and flipped."""
-    assert isinstance(op.attrs, SliceAttrs)
-    dim, last = op.attrs.dim, op.attrs.start + (op.attrs.extent - 1) * op.attrs.step
-    part = slice(min(op.attrs.start, last), max(op.attrs.start, last) + 1, abs(op.attrs.step))
-    taken = args[0][(slice(None),) * dim + (part,)]
-    return torch.flip(taken, (dim,)) if op.attrs.step < 0 else taken
+    last = attrs.start + (attrs.extent - 1) * attrs.step
+    part = slice(min(attrs.start, last), max(attrs.start, last) + 1, abs(attrs.step))
+    taken = args[0][(slice(None),) * attrs.dim + (part,)]
+    return torch.flip(taken, (attrs.dim,)) if attrs.step < 0 else taken
 
 
-def _cast(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
-    assert isinstance(op.attrs, CastAttrs)
-    return args[0].to(torch_dtype(torch, op.attrs.dtype))
+def _pad(torch: Any, attrs: Any, args: tuple[Any, ...]) -> Any:
+    behind = args[0].ndim - 1 - attrs.dim
+    return torch.nn.functional.pad(args[0], (0, 0) * behind + (attrs.before, attrs.after))
 
 
-def _pad(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
-    assert isinstance(op.attrs, PadAttrs)
-    behind = args[0].ndim - 1 - op.attrs.dim
-    return torch.nn.functional.pad(args[0], (0, 0) * behind + (op.attrs.before, op.attrs.after))
-
-
-def _arange(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
+def _arange(torch: Any, attrs: Any, args: tuple[Any, ...]) -> Any:
     """On the device of the first input, which is what stands for operands."""
-    assert isinstance(op.attrs, ArangeAttrs)
-    return torch.arange(op.attrs.extent, dtype=torch_dtype(torch, op.attrs.dtype), device=args[0] if args else None)
-
-
-def _where(torch: Any, op: Op, args: tuple[Any, ...]) -> Any:
-    assert isinstance(op.attrs, WhereAttrs)
-    return torch.where(args[0] != 0, args[1], op.attrs.value)
+    return torch.arange(attrs.extent, dtype=torch_dtype(torch, attrs.dtype), device=args[0] if args else None)
 
 
 TORCH: dict[OpKind, Rule] = {
-    OpKind.CONST: _const,
-    OpKind.MATMUL: lambda torch, op, a: a[0] @ a[1],
-    OpKind.CONCAT_MATMUL: lambda torch, op, a: a[0] @ a[2] + a[1] @ a[3],
-    OpKind.SUM: lambda torch, op, a: a[0].sum(_dim(op), keepdim=True),
-    OpKind.MAX: lambda torch, op, a: a[0].amax(_dim(op), keepdim=True),
+    OpKind.CONST: lambda torch, attrs, a: float(attrs.value),
+    OpKind.MATMUL: lambda torch, attrs, a: a[0] @ a[1],
+    OpKind.CONCAT_MATMUL: lambda torch, attrs, a: a[0] @ a[2] + a[1] @ a[3],
+    OpKind.SUM: lambda torch, attrs, a: a[0].sum(attrs.dim, keepdim=True),
+    OpKind.MAX: lambda torch, attrs, a: a[0].amax(attrs.dim, keepdim=True),
     OpKind.RESCALED_SUM: _rescaled_sum,
-    OpKind.ADD: lambda torch, op, a: a[0] + a[1],
-    OpKind.SUB: lambda torch, op, a: a[0] - a[1],
-    OpKind.MUL: lambda torch, op, a: a[0] * a[1],
-    OpKind.DIV: lambda torch, op, a: a[0] / a[1],
-    OpKind.EXP: lambda torch, op, a: torch.exp(a[0]),
-    OpKind.SQR: lambda torch, op, a: a[0] * a[0],
-    OpKind.SQRT: lambda torch, op, a: torch.sqrt(a[0]),
-    OpKind.SILU: lambda torch, op, a: torch.nn.functional.silu(a[0]),
-    OpKind.GELU: lambda torch, op, a: torch.nn.functional.gelu(a[0]),
-    OpKind.SIGMOID: lambda torch, op, a: torch.sigmoid(a[0]),
-    OpKind.RELU: lambda torch, op, a: torch.relu(a[0]),
+    OpKind.ADD: lambda torch, attrs, a: a[0] + a[1],
+    OpKind.SUB: lambda torch, attrs, a: a[0] - a[1],
+    OpKind.MUL: lambda torch, attrs, a: a[0] * a[1],
+    OpKind.DIV: lambda torch, attrs, a: a[0] / a[1],
+    OpKind.EXP: lambda torch, attrs, a: torch.exp(a[0]),
+    OpKind.SQR: lambda torch, attrs, a: a[0] * a[0],
+    OpKind.SQRT: lambda torch, attrs, a: torch.sqrt(a[0]),
+    OpKind.SILU: lambda torch, attrs, a: torch.nn.functional.silu(a[0]),
+    OpKind.GELU: lambda torch, attrs, a: torch.nn.functional.gelu(a[0]),
+    OpKind.SIGMOID: lambda torch, attrs, a: torch.sigmoid(a[0]),
+    OpKind.RELU: lambda torch, attrs, a: torch.relu(a[0]),
     OpKind.CLAMP: _clamp,
     OpKind.ARANGE: _arange,
-    OpKind.WHERE: _where,
-    OpKind.MAXIMUM: lambda torch, op, a: torch.maximum(a[0], a[1]),
-    OpKind.CAST: _cast,
-    OpKind.POW: _pow,
+    OpKind.WHERE: lambda torch, attrs, a: torch.where(a[0] != 0, a[1], attrs.value),
+    OpKind.MAXIMUM: lambda torch, attrs, a: torch.maximum(a[0], a[1]),
+    OpKind.CAST: lambda torch, attrs, a: a[0].to(torch_dtype(torch, attrs.dtype)),
+    OpKind.POW: lambda torch, attrs, a: a[0] ** float(attrs.exponent),
     OpKind.APPLY: _apply,
-    OpKind.REPEAT: _repeat,
-    OpKind.RESHAPE: _reshape,
-    OpKind.TRANSPOSE: _transpose,
-    OpKind.CONCAT: lambda torch, op, a: torch.cat(a, _dim(op)),
+    OpKind.REPEAT: lambda torch, attrs, a: torch.cat([a[0]] * attrs.times, attrs.dim),
+    OpKind.RESHAPE: lambda torch, attrs, a: a[0].reshape(attrs.shape),
+    OpKind.TRANSPOSE: lambda torch, attrs, a: a[0].permute(attrs.perm),
+    OpKind.CONCAT: lambda torch, attrs, a: torch.cat(a, attrs.dim),
     OpKind.SLICE: _slice,
     OpKind.PAD: _pad,
 }
@@ -218,7 +153,7 @@ def as_torch(graph: KernelGraph, torch: Any, *, exact: bool = False) -> Callable
             raise GraphError(f"{op.kind.value} has no PyTorch form: a tensor program is made of pre-defined operators")
         if not graph.types[result].shape and all(v in scalars for v in op.inputs):
             operands = tuple(torch.tensor(scalars[v], dtype=torch.float64) for v in op.inputs)
-            scalars[result] = float(rule(torch, op, operands))
+            scalars[result] = float(rule(torch, op.attrs, operands))
             continue
         operands = tuple(scalars[v] if v in scalars else values[v] for v in op.inputs)
         if exact and op.kind is OpKind.CAST:
@@ -230,7 +165,7 @@ def as_torch(graph: KernelGraph, torch: Any, *, exact: bool = False) -> Callable
             operands = tuple(values[v].device for v in values if v == 0)
         if op.kind not in ARITHMETIC:
             operands = tuple(values[0].new_tensor(x) if isinstance(x, float) else x for x in operands)
-        values[result] = rule(torch, op, operands)
+        values[result] = rule(torch, op.attrs, operands)
     outputs = (values[0].new_tensor(scalars[v]) if v in scalars else values[v] for v in graph.outputs)
     traced.output(tuple(out.node for out in outputs))
     return cast(Callable[..., tuple[Any, ...]], torch.fx.GraphModule({}, traced))

@@ -9,16 +9,17 @@ one executes nothing.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import math
 import re
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from fractions import Fraction
-from types import MappingProxyType
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -187,79 +188,172 @@ class Plan:
         return replace(self, tensors=tensors, steps=steps, size=None, extent=extent)
 
 
+LIMITS: dict[tuple[type, str], tuple[int, int]] = {
+    (Tensor, "shape"): (1, 2**31), (Tensor, "sized"): (0, 7), (Argument, "shape"): (1, 2**32 - 1),
+    (Argument, "box"): (1, 256), (Launch, "grid"): (1, 2**31 - 1), (Launch, "threads"): (1, 1024),
+    (Launch, "shared_bytes"): (0, 2**20), (Launch, "cut"): (0, 2**31),
+}  # fmt: skip
+"""Of whole numbers in a file; those of other fields are in `ANY_WHOLE`."""
+ANY_WHOLE = 0, 2**40
+PLAIN = {str: "a text", bool: "true or false", dict: "an object", list: "a list"}
+
+
 def write_plan(plan: Plan) -> dict[str, Any]:
     """The plan as nested dicts and lists, ready for `json.dumps`."""
-
-    def step(found: Launch | Apply) -> dict[str, Any]:
-        if isinstance(found, Apply):
-            return {"operator": found.operator, "attrs": dict(found.attrs), "inputs": list(found.inputs),
-                    "output": found.output, "scalars": [list(s) for s in found.scalars]}  # fmt: skip
-        args = [
-            {"tensor": a.tensor}
-            if a.shape is None
-            else {"tensor": a.tensor, "shape": list(a.shape), "box": list(a.box), "swizzle": a.swizzle}
-            for a in found.args
-        ]
-        cut = {"cut": list(found.cut)} if found.cut is not None else {}
-        sized = {"sized": True, **cut} if found.sized else {}
-        return {"kernel": found.kernel, "grid": list(found.grid), "threads": found.threads,
-                "shared_bytes": found.shared_bytes, "overlaps": found.overlaps, "args": args, **sized}  # fmt: skip
-
-    size = {"size": [plan.size.name, plan.size.least, plan.size.most]} if plan.size is not None else {}
+    size = {} if plan.size is None else {"size": [plan.size.name, plan.size.least, plan.size.most]}
     return {
-        "format": FORMAT,
-        "version": SIZED_VERSION if size else VERSION,
-        **size,
-        "about": dict(plan.about),
-        "arch": plan.arch,
-        "tensors": [
-            {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "place": t.place, "at": t.at}
-            | ({"sized": t.sized} if t.sized is not None else {})
-            for t in plan.tensors
-        ],
-        "steps": [step(s) for s in plan.steps],
-        "workspace_bytes": plan.workspace_bytes,
-        "program": [step(s) for s in plan.program],
-        "results": list(plan.results),
-        "scale": plan.scale,
-        "tolerance": plan.tolerance,
-        "source": _pack(plan.source.encode()),
-        "cubin": _pack(plan.cubin),
+        "format": FORMAT, "version": SIZED_VERSION if size else VERSION, **_plain(replace(plan, cubin=b"")), **size,
+        "source": _pack(plan.source.encode()), "cubin": _pack(plan.cubin),
         "cubin_sha256": hashlib.sha256(plan.cubin).hexdigest(),
-    }
+    }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """A value of a plan as JSON has it; what is nothing by default is left out if it is."""
+    if is_dataclass(value):
+        held = {field.name: getattr(value, field.name) for field in fields(value)}
+        left = {f.name for f in fields(value) if f.default in (None, False) and held[f.name] is f.default}
+        return {name: _plain(one) for name, one in held.items() if name not in left}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def read_plan(data: object) -> Plan:
     """The plan in nested dicts and lists, checked. Raises KernelError at the first thing that does not fit."""
-    top = _Record(data, "the plan")
-    if top.text("format") != FORMAT:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise KernelError(f"this is no {FORMAT}")
-    size = _size(top)
-    if top.whole("version") != (VERSION if size is None else SIZED_VERSION):
-        raise KernelError(f"version {top.whole('version')} of the format; this reads {VERSION} and {SIZED_VERSION}")
-    about = top.mapping("about")
-    if not all(isinstance(v, str) for v in about.values()):
-        raise KernelError("the plan: about has to be texts")
-    tensors = tuple(_tensor(_Record(t, f"tensor {n}"), size) for n, t in enumerate(top.items("tensors")))
-    workspace = top.whole("workspace_bytes")
-    for number, tensor in enumerate(tensors):
-        if tensor.place == "workspace" and tensor.at + tensor.nbytes > workspace:
-            raise KernelError(f"tensor {number} lies outside the workspace")
-    steps = tuple(_step(_Record(s, f"step {n}"), tensors) for n, s in enumerate(top.items("steps")))
-    program = tuple(_apply(_Record(s, f"operator {n}")) for n, s in enumerate(top.items("program")))
-    cubin = _unpack(top.text("cubin"), "cubin")
-    if hashlib.sha256(cubin).hexdigest() != top.text("cubin_sha256"):
+    size = _size(data["size"]) if "size" in data else None
+    if data.get("version") != (VERSION if size is None else SIZED_VERSION):
+        said = f"version {_short(data.get('version'))} of the format"
+        raise KernelError(f"{said}; this reads {VERSION} and {SIZED_VERSION}")
+    source, cubin = (_unpack(_value(str, data.get(n), f"the plan: {n}"), n) for n in ("source", "cubin"))
+    if hashlib.sha256(cubin).hexdigest() != data.get("cubin_sha256"):
         raise KernelError("the cubin is damaged: its digest is another one")
-    source = _unpack(top.text("source"), "source").decode()
-    plan = Plan(
-        about, top.text("arch"), tensors, steps, workspace, program, tuple(top.wholes("results")),
-        top.number("scale"), top.number("tolerance"), source, cubin, size,
-    )  # fmt: skip
+    held = {**data, "source": source.decode(), "cubin": "", "size": None, "extent": 0}
+    plan: Plan = replace(_record(Plan, held, "the plan"), cubin=cubin, size=size)
+    _check_tensors(plan)
+    for number, step in enumerate(plan.steps):
+        _check_step(step, plan.tensors, f"step {number}")
+    for number, applied in enumerate(plan.program):
+        _check_operator(applied, {}, f"operator {number}")
     _check_numbers(plan)
     return plan
 
 
+def _record(kind: Any, data: object, where: str) -> Any:
+    """A dataclass in untrusted data, by the annotations of its fields; those that have a default may be missing."""
+    given, kinds = _value(dict, data, where), _annotations(kind)
+    held = {}
+    for field in fields(kind):
+        if field.name in given or field.default is MISSING:
+            limits = LIMITS.get((kind, field.name), ANY_WHOLE)
+            held[field.name] = _value(kinds[field.name], given.get(field.name), f"{where}: {field.name}", limits)
+    return kind(**held)
+
+
+@functools.cache
+def _annotations(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _value(kind: Any, value: Any, where: str, limits: tuple[int, int] = ANY_WHOLE) -> Any:
+    """A value of this type: whole numbers within limits, other numbers above 0."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is UnionType:  # something or None; a launch or an operator
+        if value is None and NoneType in parts:
+            return None
+        return _value(parts[isinstance(value, dict) and "operator" in value], value, where, limits)
+    if is_dataclass(kind):
+        return _record(kind, value, where)
+    if origin is tuple:
+        return _tuple(parts, _value(list, value, where), where, limits)
+    if kind in (int, float):
+        return _counted(kind, value, where, limits)
+    wanted = {Mapping: dict, bytes: str}.get(origin or kind, kind)
+    if not isinstance(value, wanted):
+        raise KernelError(f"{where} has to be {PLAIN[wanted]}")
+    return value
+
+
+def _tuple(parts: tuple[Any, ...], items: list[Any], where: str, limits: tuple[int, int]) -> tuple[Any, ...]:
+    if len(items) > MAX_ITEMS:
+        raise KernelError(f"{where} has {len(items)} entries, at most {MAX_ITEMS}")
+    if get_origin(parts[0]) is tuple:
+        if not all(map(_is_scalar, items)):
+            raise KernelError(f"{where} have to be positions and numbers")
+        return tuple((place, float(value)) for place, value in items)
+    if parts[0] is not int:
+        return tuple(_value(parts[0], item, f"{where} {number}") for number, item in enumerate(items))
+    if not all(isinstance(v, int) and not isinstance(v, bool) and limits[0] <= v <= limits[1] for v in items):
+        raise KernelError(f"{where} has to be whole numbers from {limits[0]} to {limits[1]}")
+    if parts[-1] is not Ellipsis and len(items) != len(parts):
+        raise KernelError(f"{where} has to be {'two' if len(parts) == 2 else 'three'} numbers")
+    return tuple(items)
+
+
+def _counted(kind: Any, value: Any, where: str, limits: tuple[int, int]) -> Any:
+    if not isinstance(value, int if kind is int else (int, float)) or isinstance(value, bool):
+        raise KernelError(f"{where} has to be {'a whole number' if kind is int else 'a number'}")
+    if not (limits[0] <= value <= limits[1] if kind is int else 0 < value < 1e6):  # it may be too large for a float
+        raise KernelError(f"{where} is {_short(value)}, not from {limits[0]} to {limits[1] if kind is int else 1e6:g}")
+    return kind(value)
+
+
+def _size(parts: Any) -> Size:
+    if not isinstance(parts, list) or len(parts) != 3 or not isinstance(parts[0], str):
+        raise KernelError("the plan: size has to be a name and two numbers")
+    size = Size(parts[0], *(_counted(int, number, "the plan: size", (1, 2**31)) for number in parts[1:]))
+    if size.least > size.most:
+        raise KernelError(f"the plan: a size from {size.least} to {size.most}")
+    return size
+
+
+def _check_tensors(plan: Plan) -> None:
+    for number, found in enumerate(plan.tensors):
+        dim, size, where = found.sized, plan.size, f"tensor {number}"
+        if dim is not None and (size is None or dim >= len(found.shape) or found.shape[dim] % size.most):
+            raise KernelError(f"{where}: {_short(found)} is no multiple of the size")
+        if found.dtype not in STORED or found.place not in ("input", "output", "workspace") or len(found.shape) > 8:
+            raise KernelError(f"{where}: {_short(found)} in {_short(found.place)!r}")
+        if found.place == "workspace" and found.at % ALIGNMENT:
+            raise KernelError(f"{where}: at {found.at}, no multiple of {ALIGNMENT}")
+        if found.place == "workspace" and found.at + found.nbytes > plan.workspace_bytes:
+            raise KernelError(f"{where} lies outside the workspace")
+
+
+def _check_step(step: Launch | Apply, tensors: Sequence[Tensor], where: str) -> None:
+    args = step.args if isinstance(step, Launch) else ()
+    used: Sequence[int] = [a.tensor for a in args]
+    if isinstance(step, Apply):
+        _check_operator(step, LIBRARY, where)
+        used = (*step.inputs, step.output)
+    elif step.cut is not None and (step.cut[0] > 2 or not all(step.cut[1:])):
+        raise KernelError(f"{where}: cut has to be a dimension and a quotient")
+    if any(number >= len(tensors) for number in used):
+        raise KernelError(f"{where}: there are {len(tensors)} tensors only")
+    for arg in args:
+        if arg.swizzle not in SWIZZLES:
+            raise KernelError(f"{where}: a swizzle of {arg.swizzle} bytes")
+        if arg.shape is not None and math.prod(arg.shape) != math.prod(tensors[arg.tensor].shape):
+            raise KernelError(f"{where}: a map of {arg.shape} over {tensors[arg.tensor]}")
+
+
+def _check_operator(step: Apply, library: Mapping[str, Sequence[str]], where: str) -> None:
+    if step.operator not in OPERATORS and step.operator not in library:
+        raise KernelError(f"{where}: unknown operator {_short(step.operator)!r}")
+    if step.operator in library and step.attrs.get("by") not in library[step.operator]:
+        raise KernelError(f"{where}: {step.operator} by {_short(step.attrs.get('by'))}")
+    for name, value in step.attrs.items():
+        if name not in ATTRS or not (value is None or ATTRS[name](value)):
+            raise KernelError(f"{where}: the attribute {_short(name)} is {_short(value)}")
+    if any(place >= len(step.inputs) + len(step.scalars) for place, _ in step.scalars):
+        raise KernelError(f"{where}: scalars have to be positions and numbers")
+
+
 def _check_numbers(plan: Plan) -> None:
+    if not all(isinstance(text, str) for text in plan.about.values()):
+        raise KernelError("the plan: about has to be texts")
     for place in ("input", "output"):
         found = [t.at for t in plan.at(place)]
         if found != list(range(len(found))) or any(t.place == place and t.at >= len(found) for t in plan.tensors):
@@ -273,147 +367,12 @@ def _check_numbers(plan: Plan) -> None:
         raise KernelError("the results of the program are not its outputs")
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """A dict of untrusted data; every look at it is checked."""
-
-    data: object
-    where: str
-
-    def _get(self, key: str, kind: type | tuple[type, ...], what: str) -> Any:
-        value = self.data.get(key) if isinstance(self.data, dict) else None
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise KernelError(f"{self.where}: {key} has to be {what}")
-        return value
-
-    def has(self, key: str) -> bool:
-        return isinstance(self.data, dict) and key in self.data
-
-    def text(self, key: str) -> str:
-        return str(self._get(key, str, "a text"))
-
-    def mapping(self, key: str) -> dict[Any, Any]:
-        return dict(self._get(key, dict, "an object"))
-
-    def items(self, key: str) -> list[Any]:
-        found = self._get(key, list, "a list")
-        if len(found) > MAX_ITEMS:
-            raise KernelError(f"{self.where}: {key} has {len(found)} entries, at most {MAX_ITEMS}")
-        return list(found)
-
-    def flag(self, key: str) -> bool:
-        return bool(self._get(key, bool, "true or false"))
-
-    def whole(self, key: str, least: int = 0, most: int = 2**40) -> int:
-        value = int(self._get(key, int, "a whole number"))
-        if not least <= value <= most:
-            raise KernelError(f"{self.where}: {key} is {_short(value)}, not from {least} to {most}")
-        return value
-
-    def number(self, key: str) -> float:
-        value = self._get(key, (int, float), "a number")
-        if not 0 < value < 1e6:  # as it is: a whole number may be too large for a float
-            raise KernelError(f"{self.where}: {key} is {_short(value)}")
-        return float(value)
-
-    def wholes(self, key: str, least: int = 0, most: int = 2**40) -> tuple[int, ...]:
-        values = self.items(key)
-        if any(isinstance(v, bool) or not isinstance(v, int) or not least <= v <= most for v in values):
-            raise KernelError(f"{self.where}: {key} has to be whole numbers from {least} to {most}")
-        return tuple(values)
-
-    def pair(self, key: str, most: int) -> tuple[int, int]:
-        values = self.wholes(key, 1, most)
-        if len(values) != 2:
-            raise KernelError(f"{self.where}: {key} has to be two numbers")
-        return values[0], values[1]
-
-
-def _size(record: _Record) -> Size | None:
-    if not record.has("size"):
-        return None
-    parts = record.items("size")
-    if len(parts) != 3 or not isinstance(parts[0], str) or not all(map(_is_whole, parts[1:])):
-        raise KernelError("the plan: size has to be a name and two numbers")
-    size = Size(*parts)
-    if not 1 <= size.least <= size.most:
-        raise KernelError(f"the plan: a size from {_short(size.least)} to {_short(size.most)}")
-    return size
-
-
-def _tensor(record: _Record, size: Size | None) -> Tensor:
-    found = Tensor(
-        record.text("name"), record.text("dtype"), record.wholes("shape", 1, 2**31), record.text("place"),
-        record.whole("at"), record.whole("sized", 0, 7) if record.has("sized") else None,
-    )  # fmt: skip
-    dim = found.sized
-    if dim is not None and (size is None or dim >= len(found.shape) or found.shape[dim] % size.most):
-        raise KernelError(f"{record.where}: {_short(found)} is no multiple of the size")
-    if found.dtype not in STORED or found.place not in ("input", "output", "workspace") or len(found.shape) > 8:
-        raise KernelError(f"{record.where}: {_short(found)} in {_short(found.place)!r}")
-    if found.place == "workspace" and found.at % ALIGNMENT:
-        raise KernelError(f"{record.where}: at {found.at}, no multiple of {ALIGNMENT}")
-    return found
-
-
-def _step(record: _Record, tensors: Sequence[Tensor]) -> Launch | Apply:
-    if record.has("operator"):
-        step = _apply(record, LIBRARY)
-        used: Sequence[int] = (*step.inputs, step.output)
-        found: Launch | Apply = step
-    else:
-        grid = record.wholes("grid", 1, 2**31 - 1)
-        if len(grid) != 3:
-            raise KernelError(f"{record.where}: grid has to be three numbers")
-        args = tuple(_argument(_Record(a, f"{record.where}, argument {n}")) for n, a in enumerate(record.items("args")))
-        used = [a.tensor for a in args]
-        found = Launch(
-            record.text("kernel"), (grid[0], grid[1], grid[2]), record.whole("threads", 1, 1024),
-            record.whole("shared_bytes", 0, 2**20), args, record.flag("overlaps"),
-            record.has("sized") and record.flag("sized"), _cut(record),
-        )  # fmt: skip
-    if any(number >= len(tensors) for number in used):
-        raise KernelError(f"{record.where}: there are {len(tensors)} tensors only")
-    for arg in found.args if isinstance(found, Launch) else ():
-        tensor = tensors[arg.tensor]
-        if arg.shape is not None and math.prod(arg.shape) != math.prod(tensor.shape):
-            raise KernelError(f"{record.where}: a map of {arg.shape} over {tensor}")
-    return found
-
-
-def _cut(record: _Record) -> tuple[int, int, int] | None:
-    if not record.has("cut"):
-        return None
-    found = record.wholes("cut", 0, 2**31)
-    if len(found) != 3 or found[0] > 2 or not found[1] or not found[2]:
-        raise KernelError(f"{record.where}: cut has to be a dimension and a quotient")
-    return found[0], found[1], found[2]
-
-
-def _apply(record: _Record, library: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Apply:
-    operator = record.text("operator")
-    if operator not in OPERATORS and operator not in library:
-        raise KernelError(f"{record.where}: unknown operator {_short(operator)!r}")
-    attrs = record.mapping("attrs")
-    if operator in library and attrs.get("by") not in library[operator]:
-        raise KernelError(f"{record.where}: {operator} by {_short(attrs.get('by'))}")
-    for name, value in attrs.items():
-        if name not in ATTRS or not (value is None or ATTRS[name](value)):
-            raise KernelError(f"{record.where}: the attribute {_short(name)} is {_short(value)}")
-    inputs, scalars = record.wholes("inputs"), record.items("scalars")
-    if not all(_is_scalar(s, len(inputs) + len(scalars)) for s in scalars):
-        raise KernelError(f"{record.where}: scalars have to be positions and numbers")
-    return Apply(
-        operator, attrs, inputs, record.whole("output"), tuple((place, float(value)) for place, value in scalars)
-    )
-
-
-def _is_scalar(pair: Any, count: int) -> bool:
+def _is_scalar(pair: Any) -> bool:
     if not isinstance(pair, list) or len(pair) != 2:
         return False
     place, value = pair
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return _is_whole(place, count - 1) and place >= 0 and number and -LARGEST <= value <= LARGEST
+    return _is_whole(place) and place >= 0 and number and -LARGEST <= value <= LARGEST
 
 
 def _is_whole(value: Any, most: int = 2**31) -> bool:
@@ -473,15 +432,6 @@ def _short(value: object) -> str:
         return "a number of more than 19 digits"
     text = str(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
-
-
-def _argument(record: _Record) -> Argument:
-    if not record.has("shape"):
-        return Argument(record.whole("tensor"))
-    swizzle = record.whole("swizzle")
-    if swizzle not in SWIZZLES:
-        raise KernelError(f"{record.where}: a swizzle of {swizzle} bytes")
-    return Argument(record.whole("tensor"), record.pair("shape", 2**32 - 1), record.pair("box", 256), swizzle)
 
 
 def _pack(data: bytes) -> str:

@@ -1,6 +1,6 @@
 """Tasks in the hands of an executor: begun, watched, begun again when their worker was lost.
 
-In: tasks. Out: what became of them, told to an `Overseer`. Invariant: a task is told about once, however often
+In: tasks. Out: what became of them, told to their session. Invariant: a task is told about once, however often
 it was begun; one whose worker died or hung is begun again, `ATTEMPTS` times in all.
 """
 
@@ -13,14 +13,17 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirage_nb.errors import MirageError, SearchError
-from mirage_nb.search.session.findings import Explored, Findings
+from mirage_nb.search.session.findings import Explored
 from mirage_nb.search.session.plain import Memo
 from mirage_nb.search.session.pool import Workers
 from mirage_nb.search.session.worker import Task, explore
 from mirage_nb.search.space import Configuration
+
+if TYPE_CHECKING:
+    from mirage_nb.search.session.session import SearchSession
 
 T = TypeVar("T")
 
@@ -29,22 +32,6 @@ ATTEMPTS = 3
 NO_TIME = "there was no time left; extend(seconds=...) gives it more"
 HANG_SECONDS = 10.0
 """How much longer than its task may compute a worker may be silent before it is replaced."""
-
-
-class Overseer(Protocol):
-    """Who hears what becomes of tasks."""
-
-    def posted(self, task: Task, findings: Findings) -> None:
-        """Findings of a task that is at work."""
-
-    def ended(self, found: Explored) -> None:
-        """A task has ended, early or not."""
-
-    def left_out(self, task: Task, why: str) -> None:
-        """A task is given up."""
-
-    def tell(self, message: str) -> None:
-        """Something that a user wants to know."""
 
 
 @dataclass(slots=True)
@@ -60,7 +47,7 @@ class _Open:
 class Crew:
     """The open tasks of one session."""
 
-    def __init__(self, executor: futures.Executor, overseer: Overseer) -> None:
+    def __init__(self, executor: futures.Executor, overseer: SearchSession) -> None:
         self._executor = executor
         self._overseer = overseer
         self._open: dict[futures.Future[Explored], _Open] = {}

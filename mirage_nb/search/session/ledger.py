@@ -16,7 +16,7 @@ from mirage_nb.ir import OpKind
 from mirage_nb.search.explain import Tally
 from mirage_nb.search.saturation.events import Prefix
 from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
-from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State, Timed
+from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State
 from mirage_nb.search.space import Configuration
 from mirage_nb.typed import typed
 from mirage_nb.verify.verdict import Verdict
@@ -216,20 +216,11 @@ class Ledger:
         self._dropped[digest] = why
         self.tell(why)
 
-    def pin(self, digest: str) -> None:
-        """Keep a candidate among those that are shown and built, whatever its rank; undoes `exclude`."""
-        self._excluded.discard(digest)
-        self._pinned.add(digest)
-
-    def exclude(self, digest: str) -> None:
-        """Leave a candidate out, until it is pinned."""
-        self._pinned.discard(digest)
-        self._excluded.add(digest)
-
-    def include(self, digest: str) -> None:
-        """Let a candidate stand where its rank puts it: undoes `pin` and `exclude`."""
-        self._pinned.discard(digest)
-        self._excluded.discard(digest)
+    def mark(self, digest: str, pinned: bool | None) -> None:
+        """Keep a candidate among those that are shown and built, whatever its rank, or leave it out; None: let it stand
+        where its rank puts it."""
+        for marked, here in ((self._pinned, pinned is True), (self._excluded, pinned is False)):
+            (marked.add if here else marked.discard)(digest)
 
     def tell(self, message: str) -> None:
         """Add a line to what the user is told; once."""
@@ -301,10 +292,8 @@ class Ledger:
         self._pinned.update(facts.pinned)
         self._offered.update((c.digest, c) for c in facts.offered)
         for candidate in facts.known:
-            before = candidate.before if candidate.time_us is None else Timed(candidate.time_us, candidate.executed_on)
-            if before is not None:
-                fresh = replace(candidate, time_us=None, error=None, executed_on="", note="", before=before)
-                self._known[candidate.digest] = fresh
+            if (before := candidate.as_timed) is not None:
+                self._known[candidate.digest] = candidate.unmeasured(before=before)
 
     def snapshot(self, name: str, state: State, seconds: float, first_seconds: float | None) -> Snapshot:
         """The state now."""

@@ -138,16 +138,10 @@ class Pieces:
         pairs = dict.fromkeys(c.small for c in chosen.values() if c.small is not None)
         small = tuple(beside(graphs) for graphs in zip(*pairs, strict=True)) if pairs else ()
         parts = tuple((self._shares[digest].piece.graph, candidate) for digest, candidate in chosen.items())
-        whole = Candidate(
-            digest=made.graph.digest(),
-            graph=made.graph,
-            configuration=f"{len(self._computing)} piece{'s' * (len(self._computing) != 1)}",
-            operators=sum(chosen[digest].operators for digest in self._order),
-            sizes=made.sizes,
-            verdict=piecewise([candidate.verdict for _, candidate in parts]),
-            estimate_us=made.cost.us,
-            small=(small[0], small[1]) if small else None,
-        )
+        configuration = f"{len(self._computing)} piece{'s' * (len(self._computing) != 1)}"
+        operators = sum(chosen[digest].operators for digest in self._order)
+        verdict = piecewise([candidate.verdict for _, candidate in parts])
+        whole = Candidate.of(made, configuration, operators, verdict, (small[0], small[1]) if small else None)
         self._made[whole.digest] = parts
         return whole
 

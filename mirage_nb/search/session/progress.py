@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.windows import launched
 from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
 from mirage_nb.verify.verdict import Verdict, VerdictKind
+
+if TYPE_CHECKING:
+    from mirage_nb.search.sizes.drafts import Instance
 
 
 class State(enum.Enum):
@@ -78,6 +82,28 @@ class Candidate:
     note: str = ""
     small: tuple[KernelGraph, KernelGraph] | None = None
     before: Timed | None = None
+
+    @classmethod
+    def of(
+        cls,
+        instance: Instance,
+        configuration: str,
+        operators: int,
+        verdict: Verdict,
+        small: tuple[KernelGraph, KernelGraph] | None = None,
+    ) -> Candidate:
+        """An instance that was verified."""
+        graph, sizes, us = instance.graph, dict(instance.sizes), instance.cost.us
+        return cls(graph.digest(), graph, configuration, operators, sizes, verdict, us, small=small)
+
+    def unmeasured(self, **known: Any) -> Candidate:
+        """The same as if it had never been executed; `known`: what else is known of it."""
+        return replace(self, time_us=None, error=None, executed_on="", note="", **known)
+
+    @property
+    def as_timed(self) -> Timed | None:
+        """Its time, or the one of an earlier life of the session."""
+        return self.before if self.time_us is None else Timed(self.time_us, self.executed_on)
 
     @property
     def is_as_stored(self) -> bool:

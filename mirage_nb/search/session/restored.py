@@ -9,21 +9,23 @@ trials at its own shape, never on the word of the small pair that lies beside it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from mirage_nb.errors import MirageError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search.session.findings import Explored
 from mirage_nb.search.session.ledger import Facts
-from mirage_nb.search.session.progress import Candidate, Timed
+from mirage_nb.search.session.progress import Candidate
 from mirage_nb.verify.fields.work import work
 from mirage_nb.verify.proof import Proof, lifted, prove
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
+
+if TYPE_CHECKING:
+    from mirage_nb.search.session.session import SearchSession
 
 PROOF_SECONDS = 5.0
 MAX_STEPS, MAX_ELEMENTS = 20_000, 2**24
@@ -32,27 +34,7 @@ LIMIT_SECONDS = 60.0
 """What a worker may take for one muGraph."""
 
 
-class Doubting(Protocol):
-    """A session that has something in it that is as stored."""
-
-    program: KernelGraph
-
-    def unjudged(self) -> tuple[Candidate, ...]:
-        """The candidates that nobody has looked at, best first."""
-
-    def judge(self, candidate: Candidate, verdict: Verdict) -> None:
-        """Note what came of one of them."""
-
-    def proceed(self) -> bool:
-        """Whether to go on."""
-
-    def call_all(
-        self, function: Callable[..., Verdict], arguments: Sequence[tuple[Any, ...]], *, seconds: float
-    ) -> Iterator[tuple[int, Future[Verdict]]]:
-        """Many calls by workers, and how they ended."""
-
-
-def look_again(session: Doubting, seconds: float | None = None) -> None:
+def look_again(session: SearchSession, seconds: float | None = None) -> None:
     """Verify what is as stored, the best first: for so many seconds in this thread, or all of it by workers.
 
     Raises Stopped as `call_all` does.
@@ -91,12 +73,8 @@ def as_stored(facts: Facts, ended: Sequence[Explored]) -> tuple[Facts, tuple[Exp
 
 def doubted(candidate: Candidate) -> Candidate:
     """A candidate of whom nothing is known but what a file says."""
-    timed = candidate.before if candidate.time_us is None else Timed(candidate.time_us, candidate.executed_on)
     note = f"{candidate.verdict.kind.value} when it was stored, not verified since"
-    return replace(
-        candidate, verdict=Verdict(VerdictKind.STORED, note=note), before=timed,
-        time_us=None, error=None, executed_on="", note="",
-    )  # fmt: skip
+    return candidate.unmeasured(verdict=Verdict(VerdictKind.STORED, note=note), before=candidate.as_timed)
 
 
 def verified_again(program: KernelGraph, candidate: Candidate) -> Verdict:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -248,21 +248,12 @@ class SearchSession(Background):
         with self._turn:
             self._ledger.drop(digest, why)
 
-    def pin(self, digest: str) -> None:
-        """Keep a candidate among those that are shown and built, whatever its rank; undoes `exclude`.
-
-        Args:
-            digest: the start of it. Raises OptionError unless it is the start of exactly one.
-        """
-        self._say_of(digest, self._ledger.pin)
-
-    def exclude(self, digest: str) -> None:
-        """Leave a candidate out of the results and of what is built, until it is pinned. Raises as `pin` does."""
-        self._say_of(digest, self._ledger.exclude)
-
-    def include(self, digest: str) -> None:
-        """Let a candidate stand where its rank puts it: undoes `pin` and `exclude`. Raises as `pin` does."""
-        self._say_of(digest, self._ledger.include)
+    def mark(self, start: str, pinned: bool | None) -> None:
+        """Keep the candidate whose digest begins like that among those that are shown and built, whatever its rank, or
+        leave it out; None: let it stand where its rank puts it. Raises OptionError unless there is one."""
+        with self._turn:
+            self._ledger.mark(self.candidate(start).digest, pinned)
+        self._save_late()
 
     def offer(self, candidates: Iterable[Candidate]) -> None:
         """Add verified candidates that no configuration handed over; those that are known stay as they are."""
@@ -280,11 +271,6 @@ class SearchSession(Background):
         """The candidate, excluded or not, whose digest begins like that. Raises OptionError unless there is one."""
         with self._turn:
             return self._ledger.find(start)
-
-    def _say_of(self, start: str, said: Callable[[str], None]) -> None:
-        with self._turn:
-            said(self.candidate(start).digest)
-        self._save_late()
 
     # -- one search -------------------------------------------------------------------------------
 

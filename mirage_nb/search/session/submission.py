@@ -10,6 +10,7 @@ from mirage_nb.errors import FormatError, VerificationError
 from mirage_nb.ir import OPS, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.legality import check
 from mirage_nb.search.session.progress import Candidate
+from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import Target
 from mirage_nb.verify.files import describe, read_graph
@@ -51,15 +52,8 @@ def submitted(program: KernelGraph, text: str | KernelGraph, target: Target) -> 
         raise VerificationError("it can be neither verified nor refuted", hint=describe(verdict))
     order = verdict.outputs or tuple(range(len(graph.outputs)))
     graph = graph.returning(tuple(graph.outputs[place] for place in order), program.output_names)
-    return Candidate(
-        digest=graph.digest(),
-        graph=graph,
-        configuration=CONFIGURATION,
-        operators=sum(map(_operators, graph.ops)),
-        sizes={},
-        verdict=verdict,
-        estimate_us=written_cost(graph, target).us,
-    )
+    instance = Instance({}, graph, written_cost(graph, target))
+    return Candidate.of(instance, CONFIGURATION, sum(map(_operators, graph.ops)), verdict)
 
 
 def read_legal(text: str | KernelGraph, target: Target | None = None) -> KernelGraph:

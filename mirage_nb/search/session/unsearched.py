@@ -35,16 +35,7 @@ PROOF_SECONDS = 1.0
 def unsearched(program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0) -> Iterator[Candidate]:
     """The program's own operators, then library products, more of a library's kernels, and none of one row, with the
     rest fused, where that is something else."""
-    itself = own_operators(program, target)
-    yield Candidate(
-        digest=program.digest(),
-        graph=program,
-        configuration=OWN_OPERATORS,
-        operators=operators_of(program),
-        sizes={},
-        verdict=ITSELF,
-        estimate_us=itself.cost.us,
-    )
+    yield Candidate.of(own_operators(program, target), OWN_OPERATORS, operators_of(program), ITSELF)
     known = {program.digest()}
     for name, rows, sums in (
         (LIBRARY_AND_FUSED, (), False),
@@ -65,16 +56,7 @@ def _fused(found: Composition, limits: Limits, seed: int, name: str) -> Candidat
     verdict = judged(*found.small, seed)
     if not verdict.accepted:
         return None
-    return Candidate(
-        digest=found.instance.graph.digest(),
-        graph=found.instance.graph,
-        configuration=name,
-        operators=found.assembly.operators,
-        sizes=dict(found.instance.sizes),
-        verdict=verdict,
-        estimate_us=found.instance.cost.us,
-        small=found.small,
-    )
+    return Candidate.of(found.instance, name, found.assembly.operators, verdict, found.small)
 
 
 def _named(graph: KernelGraph) -> Iterator[str]:

@@ -182,19 +182,8 @@ class _Exploration:
             fits = True
             if worst and (draft.cost.us, structure.operators) > (worst.estimate_us, worst.operators):
                 continue
-            instance = draft.made()
-            self._best.append(
-                Candidate(
-                    digest=instance.graph.digest(),
-                    graph=instance.graph,
-                    configuration=str(self._task.configuration),
-                    operators=structure.operators,
-                    sizes=dict(instance.sizes),
-                    verdict=verdict,
-                    estimate_us=instance.cost.us,
-                    small=(program, small),
-                )
-            )
+            where = str(self._task.configuration)
+            self._best.append(Candidate.of(draft.made(), where, structure.operators, verdict, (program, small)))
         self._unfit += not fits
         self._best.sort(key=lambda candidate: candidate.rank)
         del self._best[KEPT_INSTANCES:]
