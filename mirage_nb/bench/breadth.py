@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mirage_nb.bench.kernels import Entry
+from mirage_nb.bench.machine import share_of
 from mirage_nb.bench.problems import PROBLEMS, Problem
-from mirage_nb.bench.share import share_of
 from mirage_nb.errors import MirageError, OptionError
 
 if TYPE_CHECKING:

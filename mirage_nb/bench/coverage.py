@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.bench.kernels import Asked, Entry, run_kernels
+from mirage_nb.bench.machine import share_of
 from mirage_nb.bench.programs import PROGRAMS, text
 from mirage_nb.bench.sessions import run_generated
-from mirage_nb.bench.share import share_of
 from mirage_nb.codegen.emitted import LibraryCall
 from mirage_nb.errors import MirageError, OptionError
 from mirage_nb.lang import TensorProgram, parse

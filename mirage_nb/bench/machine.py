@@ -1,4 +1,4 @@
-"""Where a measurement was made: the card, the versions, the commit; its record, and its table."""
+"""Where a measurement was made: the card, the versions, the commit; its share of a benchmark, its record, its table."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import contextlib
 import datetime
 import importlib.metadata
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mirage_nb.errors import MissingPartError, OptionError, StoreError
 from mirage_nb.ir.fields import shown
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
+
+T = TypeVar("T")
 
 SCHEMA = 2
 METHOD = "CUDA graph replays, inputs rotated past L2, contestants interleaved, medians, microseconds"
@@ -95,3 +98,12 @@ def columns(rows: Iterable[Sequence[str]]) -> list[str]:
     cells = [*rows]
     wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join([row[0].ljust(wide[0]), *map(str.rjust, row[1:], wide[1:])]) for row in cells]
+
+
+def share_of(items: Sequence[T], share: str) -> Sequence[T]:
+    """Every N-th of the items, from the I-th on, where several machines measure side by side; the shares 0/N to
+    (N-1)/N have every item once. Raises OptionError where this is not I/N with I below N."""
+    parts = re.fullmatch(r"(\d{1,4})/(\d{1,4})", share)
+    if parts is None or int(parts[1]) >= int(parts[2]):
+        raise OptionError(f"--share {share!r}: not a share", hint="0/4, 1/4, 2/4 and 3/4 are all of them")
+    return items[int(parts[1]) :: int(parts[2])]

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.bench.kernels import geometric_mean
-from mirage_nb.bench.machine import card, columns, keep, machine, openable, reading
-from mirage_nb.bench.share import share_of
+from mirage_nb.bench.machine import card, columns, keep, machine, openable, reading, share_of
 from mirage_nb.errors import MissingPartError, OptionError
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirage_nb.bench.machine import card, keep, machine, openable
+from mirage_nb.bench.machine import card, keep, machine, openable, share_of
 from mirage_nb.bench.mosaic_shapes import QUICK, SHAPES, Shape, Way, orders, product_graph, ways
-from mirage_nb.bench.share import share_of
 from mirage_nb.codegen import emit
 from mirage_nb.errors import MirageError, MissingPartError, OptionError
 from mirage_nb.runtime.contest.timing import Contestant, set_count, time_interleaved

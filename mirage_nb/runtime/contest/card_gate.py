@@ -26,7 +26,7 @@ import numpy as np
 from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.contest.trial import FIRST_SECONDS, Hard, Outcome, Trials, ending, own_gpu
+from mirage_nb.runtime.contest.trial import Hard, Outcome, Trials, ending, own_gpu
 from mirage_nb.runtime.execution.buffers import Array, Sample, decode
 from mirage_nb.runtime.execution.compile import Cubin
 from mirage_nb.runtime.execution.launch import GpuExecutable, exclusive, usable
@@ -35,6 +35,8 @@ from mirage_nb.runtime.kernel.plan import Tensor
 from mirage_nb.runtime.kernel.pytorch import torch_view
 from mirage_nb.verify.reals.float_gate import FloatReport, GateReport, Reference, SampleReport, compare
 
+PLACE_SECONDS = 60.0
+"""What it may take to load what is needed, and to lay inputs on the card."""
 WORDS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 """By their bytes, the whole numbers that arrays are taken for where they are summed up."""
 WEIGHTS = np.random.default_rng(5).integers(-(2**62), 2**62, 4096) * 2 + 1
@@ -65,14 +67,14 @@ class Gate:
         """Lay on the card what was drawn, unless that lies there. Raises LaunchError where there is no room for it, or
         no time until the clock (`time.monotonic`) says so."""
         if not exclusive():
-            self.trials.call(placed, self.program, self.drawn, seconds=FIRST_SECONDS, until=until)
+            self.trials.call(placed, self.program, self.drawn, seconds=PLACE_SECONDS, until=until)
 
     def outcome(self, emitted: Emitted, cubin: Cubin, tolerance: float) -> Outcome:
         """What `meet` says. Raises LaunchError as it does, or where that process died of the kernel, and CardLost where
         there can be none."""
         given = self.program, self.drawn, emitted, cubin, tolerance
         if not exclusive():
-            return self.trials.call(meet_alone, *given, seconds=FIRST_SECONDS)
+            return self.trials.call(meet_alone, *given, seconds=PLACE_SECONDS)
         try:
             return meet(*given)
         except LaunchError as error:

@@ -264,9 +264,10 @@ class Early:
         from mirage_nb.runtime.contest.card_gate import placed
         from mirage_nb.runtime.execution.launch import exclusive
 
-        if not exclusive():
+        if not exclusive() and self._proceed():
             self._meeting = self._passes.meeting()
-            self._meeting.later(placed, self._search.program, self._passes.inputs.there)
+            with contextlib.suppress(RuntimeError):  # it was shut down meanwhile
+                self._meeting.later(placed, self._search.program, self._passes.inputs.there)
 
     # -- times ------------------------------------------------------------------------------------
 
