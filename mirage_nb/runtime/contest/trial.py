@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mirage_nb.codegen import Emitted
-from mirage_nb.errors import LaunchError, SearchError
+from mirage_nb.errors import LaunchError
 from mirage_nb.ir import Input, KernelGraph, TensorType
 from mirage_nb.runtime.execution.buffers import Array, Sample, decode, draw_sample, encode
 from mirage_nb.runtime.execution.compile import Cubin
@@ -276,21 +276,10 @@ class Trials:
         Raises:
             Stopped: there is no reason to go on.
         """
-        calls = call_all(
-            self._workers, function, arguments, seconds, self._check, until, GRACE_SECONDS, "the kernel"
+        return call_all(
+            self._workers, function, arguments, seconds, self._check, until, GRACE_SECONDS, "the kernel", LaunchError
         )
-        for number, future in calls:
-            yield number, _blamed(future)
 
     def _check(self) -> None:
         if self._terminated or not self._proceed():
             raise Stopped("the session was stopped")
-
-
-def _blamed(future: futures.Future[T]) -> futures.Future[T]:
-    """What went wrong with a process as a mistake of the kernel that it tried."""
-    if not isinstance(error := future.exception(), SearchError):
-        return future
-    failed: futures.Future[T] = futures.Future()
-    failed.set_exception(LaunchError(error.message))
-    return failed

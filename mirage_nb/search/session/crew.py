@@ -141,18 +141,19 @@ def call_all(
     until: float = math.inf,
     grace: float = 0.0,
     called: str = "it",
+    kind: type[MirageError] = SearchError,
 ) -> Iterator[tuple[int, futures.Future[T]]]:
     """Many calls side by side, begun now; yields the number of a call and its done future as they end.
 
-    A call fails with SearchError when it takes longer than `seconds`, as far as somebody waits, or its worker dies; all
-    that are left fail when the clock (`time.monotonic`) says `until`, those that were begun so many seconds later.
-    `check` is called all the time; what it raises ends the waiting. `called`: the call in messages.
+    A call fails, with an error of this `kind`, when it takes longer than `seconds`, as far as somebody waits, or its
+    worker dies; all that are left fail when the clock (`time.monotonic`) says `until`, those that were begun so many
+    seconds later. `check` is called all the time; what it raises ends the waiting. `called`: the call in messages.
     """
     try:
         waiting = {executor.submit(function, *args): number for number, args in enumerate(arguments)}
     except RuntimeError as error:  # broken for good, or shut down by its owner
         raise SearchError(f"the executor takes no more work: {error}") from error
-    return _watched(executor, called, waiting, seconds, check, until, grace)
+    return _watched(executor, called, waiting, seconds, check, until, grace, kind)
 
 
 def _watched(
@@ -163,6 +164,7 @@ def _watched(
     check: Callable[[], None],
     until: float,
     grace: float,
+    kind: type[MirageError],
 ) -> Iterator[tuple[int, futures.Future[T]]]:
     since: dict[futures.Future[T], float] = {}
     try:
@@ -172,7 +174,7 @@ def _watched(
             for future in done:
                 number, lost = waiting.pop(future), future.exception()
                 if isinstance(lost, futures.BrokenExecutor):
-                    future = _failed(f"{called} did not end: {lost}")
+                    future = _failed(kind(f"{called} did not end: {lost}"))
                 yield number, future
             now = time.monotonic()
             late = [f for f in waiting if f.running() and now - since.setdefault(f, now) > seconds]
@@ -181,15 +183,16 @@ def _watched(
             for future in dict.fromkeys(late):
                 if isinstance(executor, Workers) and not future.cancel():
                     executor.kill(future)
-                yield waiting.pop(future), _failed(f"{called} took more than {seconds:g} s" if now < until else NO_TIME)
+                why = f"{called} took more than {seconds:g} s" if now < until else NO_TIME
+                yield waiting.pop(future), _failed(kind(why))
     finally:
         for future in waiting:
             executor.abandon(future) if isinstance(executor, Workers) else future.cancel()
 
 
-def _failed(why: str) -> futures.Future[Any]:
+def _failed(error: MirageError) -> futures.Future[Any]:
     future: futures.Future[Any] = futures.Future()
-    future.set_exception(SearchError(why))
+    future.set_exception(error)
     return future
 
 
