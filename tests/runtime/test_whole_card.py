@@ -1,0 +1,57 @@
+"""Whole sessions on a card that is not there (`tests/fake_card`): every process that a session has does its part."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cupy")
+CARD = Path(__file__).parents[1] / "fake_card"
+SESSION = """
+import json, subprocess, os, time
+from mirage_nb import superoptimize
+session = superoptimize("X: f16[8, 256]\\nW: f16[256, 512]\\nreturn rms_norm(X) @ W", effort="quick", name="fake")
+session.wait()
+left = lambda: subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "cmd="], capture_output=True, text=True).stdout
+until = time.monotonic() + 5
+while "pool import serve" in left() and time.monotonic() < until:
+    time.sleep(0.1)
+now = session.snapshot()
+print(json.dumps({
+    "state": now.state.value, "messages": now.messages, "left": "pool import serve" in left(),
+    "winners": [w.label for w in session.winners], "tried": [*session._passes.tried],
+    "notes": [c.note for c in now.candidates if c.note], "timed": len(session.timed),
+}))
+"""
+
+
+def ended(**environment: str) -> Any:
+    path = os.pathsep.join([str(CARD), str(CARD.parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION], env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_a_session_tries_its_winner_on_hard_inputs_and_leaves_no_process() -> None:
+    found = ended()
+    assert found["state"] == "finished" and found["timed"] > 3 and not found["left"]
+    assert found["winners"][0] in found["tried"] and not found["notes"], found
+
+
+@pytest.mark.slow
+def test_faults_on_hard_inputs_cost_one_kernel_each() -> None:
+    """They were those of the notebook's own process, and its card was lost."""
+    found = ended(FAULTY="1")
+    assert found["state"] == "finished" and found["winners"][0] in found["tried"] and not found["left"], found
+    assert [note for note in found["notes"] if "illegal memory access" in note], found
+    assert not [message for message in found["messages"] if "is lost to this process" in message]
