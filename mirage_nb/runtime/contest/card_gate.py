@@ -67,7 +67,8 @@ class Gate:
         """Lay on the card what was drawn, unless that lies there. Raises LaunchError where there is no room for it, or
         no time until the clock (`time.monotonic`) says so."""
         if not exclusive():
-            self.trials.call(placed, self.program, self.drawn, seconds=PLACE_SECONDS, until=until)
+            given = self.program, self.drawn[0].parent, self.drawn
+            self.trials.call(placed, *given, seconds=PLACE_SECONDS, until=until)
 
     def outcome(self, emitted: Emitted, cubin: Cubin, tolerance: float) -> Outcome:
         """What `meet` says. Raises LaunchError as it does, or where that process died of the kernel, and CardLost where
@@ -88,15 +89,14 @@ def _gate(program: KernelGraph, folder: Path) -> CardGate:
     return CardGate(program)
 
 
-def placed(program: KernelGraph, drawn: Sequence[Path]) -> None:
-    """Lay inputs on the card, for whatever meets them in this process."""
-    if drawn:
-        _gate(program, drawn[0].parent).take(drawn)
+def placed(program: KernelGraph, folder: Path, drawn: Sequence[Path]) -> None:
+    """Load what the gate needs, and lay inputs of this folder on the card, for whatever meets them in this process."""
+    _gate(program, folder).take(drawn)
 
 
 def meet(program: KernelGraph, drawn: Sequence[Path], emitted: Emitted, cubin: Cubin, tolerance: float) -> Outcome:
     """How a kernel does on what was drawn, in this process. Raises as `CardGate.outcome` does."""
-    placed(program, drawn)
+    placed(program, drawn[0].parent, drawn)
     return _gate(program, drawn[0].parent).outcome(GpuExecutable(emitted, cubin, own_gpu()), tolerance)
 
 

@@ -14,7 +14,7 @@ import contextlib
 import importlib
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,7 +75,7 @@ class Inputs:
     """What kernels of a program are tried on: files in a folder, random inputs first, each drawn by itself."""
 
     def __init__(self, program: KernelGraph, seed: int, folder: Path) -> None:
-        self._program, self._seed, self._folder = program, seed, folder
+        self._program, self._seed, self.folder = program, seed, folder
         self.names = ("", *hard_names(program, HARD_ELEMENTS))
 
     @property
@@ -91,7 +91,7 @@ class Inputs:
         return [(path, self._program, self._seed, name) for path, name in wanted if not path.exists()]
 
     def _file(self, name: str) -> Path:
-        return self._folder / (name.replace(" ", "-") or RANDOM)
+        return self.folder / (name.replace(" ", "-") or RANDOM)
 
 
 def _computed(program: KernelGraph) -> int:
@@ -247,11 +247,12 @@ class Early:
             missing = self._passes.inputs.missing
             if _computed(self._search.program) > DRAWN_ELEMENTS:
                 return
+            self._place(())
             with Trials(self._proceed, max(1, min(DRAWERS, read_settings().workers // 4))) as trials:
                 for number, future in trials.call_all(draw_into, missing, seconds=DRAW_SECONDS):
                     if (error := future.exception()) is not None:
                         self._search.tell(f"inputs that were not drawn: {missing[number][-1] or RANDOM}: {error}")
-            self._place()
+            self._place(self._passes.inputs.there)
         except Stopped:
             pass
         except Exception as error:  # noqa: BLE001  # a thread may not print; the session says what happened
@@ -259,15 +260,15 @@ class Early:
         finally:
             self._drawn.set()
 
-    def _place(self) -> None:
-        """Have the process that kernels meet these in load what it needs, and lay them on the card."""
+    def _place(self, drawn: Sequence[Path]) -> None:
+        """Have the process in which kernels meet inputs load what it needs, and lay these on the card."""
         from mirage_nb.runtime.contest.card_gate import placed
         from mirage_nb.runtime.execution.launch import exclusive
 
         if not exclusive() and self._proceed():
             self._meeting = self._passes.meeting()
             with contextlib.suppress(RuntimeError):  # it was shut down meanwhile
-                self._meeting.later(placed, self._search.program, self._passes.inputs.there)
+                self._meeting.later(placed, self._search.program, self._passes.inputs.folder, drawn)
 
     # -- times ------------------------------------------------------------------------------------
 

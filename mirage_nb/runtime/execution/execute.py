@@ -59,6 +59,8 @@ class Prepared:
 class Executable(Protocol):
     """A muGraph that can be run."""
 
+    _emitted: Emitted
+
     @property
     def device(self) -> str:
         """Where it runs."""
@@ -73,10 +75,14 @@ class Executable(Protocol):
         """Run on stored arrays; outputs start as NaN."""
 
     def check(self, sample: Sample, tolerance: float = 1.0) -> FloatReport:
-        """Run on the sample's inputs with poisoned outputs and compare; `tolerance` as of `float_gate.compare`."""
+        """Run on the sample's inputs with poisoned outputs and compare; `tolerance` as of `float_gate.compare`. Raises
+        as `run`."""
+        types = self._emitted.graph.output_types
+        found = [decode(a, t.dtype) for a, t in zip(self.run(sample.inputs), types, strict=True)]
+        return compare(found, sample.reference, tolerance)
 
 
-class CpuExecutable:
+class CpuExecutable(Executable):
     """The kernels of a muGraph on the CPU edition, in a process of their own: a wrong kernel harms nothing.
 
     `checked` and `seconds` as in `CpuModule`.
@@ -174,11 +180,6 @@ class CpuExecutable:
         self._module.launch(
             step.kernel, step.grid, (step.threads, 1, 1), step.shared_bytes, args, deferred=deferred, order=order
         )
-
-    def check(self, sample: Sample, tolerance: float = 1.0) -> FloatReport:
-        types = self._emitted.graph.output_types
-        found = [decode(a, t.dtype) for a, t in zip(self.run(sample.inputs), types, strict=True)]
-        return compare(found, sample.reference, tolerance)
 
 
 def as_declared(tensors: Sequence[Any], inputs: Sequence[Input]) -> tuple[Any, ...]:

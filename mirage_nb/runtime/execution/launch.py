@@ -19,16 +19,15 @@ import numpy as np
 from mirage_nb.codegen import Emitted, Fitting, LibraryCall
 from mirage_nb.errors import DTypeError, LaunchError
 from mirage_nb.ir import DType, Input, KernelGraph, TensorType
-from mirage_nb.runtime.execution.buffers import CAST, STORED, Array, Sample, accept, check_count, check_shape, decode
+from mirage_nb.runtime.execution.buffers import CAST, STORED, Array, accept, check_count, check_shape, decode
 from mirage_nb.runtime.execution.compile import Cubin
-from mirage_nb.runtime.execution.execute import Prepared
+from mirage_nb.runtime.execution.execute import Executable, Prepared
 from mirage_nb.runtime.execution.torch_program import check_dtype, is_torch, torch_dtype
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.kernel.driver import Loaded, replayed
 from mirage_nb.runtime.kernel.plan import KernelError
 from mirage_nb.runtime.kernel.saved import lower
 from mirage_nb.runtime.kernel.streams import Enqueue, allocations_while_captured
-from mirage_nb.verify.reals.float_gate import FloatReport, compare
 
 ALIGNMENT, ALL_BITS = 16, 0xFF
 BOUND = 64
@@ -47,7 +46,7 @@ class Call(Protocol):
     def __call__(self, stream: int | None = None) -> None: ...
 
 
-class GpuExecutable:
+class GpuExecutable(Executable):
     """A muGraph on the CUDA device that is current when it is made.
 
     Raises:
@@ -246,13 +245,6 @@ class GpuExecutable:
             self.bind([cupy.asarray(a) for a in inputs], outputs)()
             cupy.cuda.get_current_stream().synchronize()
             return outputs
-
-    def check(self, sample: Sample, tolerance: float = 1.0) -> FloatReport:
-        """Run on the sample's inputs with poisoned outputs and compare; `tolerance` as of `float_gate.compare`.
-        Raises as `run`."""
-        types = self._emitted.graph.output_types
-        found = [decode(a, t.dtype) for a, t in zip(self.run(sample.inputs), types, strict=True)]
-        return compare(found, sample.reference, tolerance)
 
 
 def usable() -> bool:
