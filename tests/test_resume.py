@@ -137,8 +137,9 @@ def test_what_was_found_of_a_configuration_in_work_is_there_at_once(tmp_path: Pa
 
 @pytest.fixture
 def no_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing follows the search."""
+    """Nothing follows the search, or goes beside it where that takes long."""
     monkeypatch.setattr(Passes, "run", lambda self: None)
+    monkeypatch.setattr("mirage_nb.pipeline.meanwhile", lambda passes: None)
 
 
 def done(text: str = TEXT, **options: Any) -> Any:
