@@ -49,7 +49,7 @@ def run_sanitize(path: str, names: Sequence[str], tools: Sequence[str] = TOOLS) 
         MissingPartError: no GPU, or no compute-sanitizer.
         OptionError: no record, or none of its rows is asked for.
     """
-    gpu = card("sanitize", hint="see `mirage_nb doctor`")
+    gpu = card("sanitize", hint="see `python -m mirage_nb doctor`")
     known = [row for row in read_record(Path(path))["rows"] if row.get("mugraph")]
     rows = [row for row in known if not names or any(name in row["workload"] for name in names)]
     if not rows:
