@@ -20,6 +20,7 @@ from mirage_nb.search import AXIOMS, OPERATORS, PRUNINGS, Limits
 from mirage_nb.search.limits import MAX_GRID_DIMS, read_range
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.targets import PRECISIONS, TARGETS
+from mirage_nb.widgets.actions import count, positive
 
 USAGE = (
     "%%mirage NAME [--effort LEVEL] [--budget SECONDS] [--target GPU] [--set NAME=NUMBER]... [--symbolic NAME] "
@@ -73,20 +74,6 @@ class CellOptions:
     precision: str = "f32"
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise ValueError(text)
-    return seconds
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
 def _dims(text: str) -> int:
     number = int(text)
     if not 0 <= number <= MAX_GRID_DIMS:
@@ -128,7 +115,7 @@ OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
         Option("--effort", "LEVEL", "how much of the space is searched", str, tuple(EFFORTS)),
-        Option("--budget", "SECONDS", "seconds of search, a positive number", _seconds),
+        Option("--budget", "SECONDS", "seconds of search, a positive number", positive),
         Option("--target", "GPU", "the GPU to search for", str.lower, tuple(TARGETS)),
         Option(
             "--set",
@@ -146,7 +133,7 @@ OPTIONS: dict[str, Option] = {
             (),
             "sizes",
         ),
-        Option("--tolerance", "TIMES", "how far kernels may be off, in times the program's own rounding", _seconds),
+        Option("--tolerance", "TIMES", "how far kernels may be off, in times the program's own rounding", positive),
         Option("--precision", "NAME", "of products of f32: exact, or of TF32's", str, tuple(PRECISIONS)),
         Option("--keep", "", "store the session under its name", str),
         Option("--fresh", "", "forget first what is stored under its name", str),
@@ -158,15 +145,15 @@ OPTIONS: dict[str, Option] = {
 
 EXTEND = (
     Option("--effort", "LEVEL", "a larger effort", str, tuple(EFFORTS), "effort"),
-    Option("--seconds", "SECONDS", "seconds of search from now on", _seconds, (), "seconds"),
-    Option("--block-ops", "NUMBER", "largest number of block operators", _count, (), "max_block_ops"),
-    Option("--values", "NUMBER", "most values of a closure", _count, (), "max_values"),
-    Option("--each", "SECONDS", "what one configuration may take", _seconds, (), "configuration_seconds"),
+    Option("--seconds", "SECONDS", "seconds of search from now on", positive, (), "seconds"),
+    Option("--block-ops", "NUMBER", "largest number of block operators", count, (), "max_block_ops"),
+    Option("--values", "NUMBER", "most values of a closure", count, (), "max_values"),
+    Option("--each", "SECONDS", "what one configuration may take", positive, (), "configuration_seconds"),
     Option("--target", "GPU", "another GPU: the session begins anew for it", str.lower, tuple(TARGETS)),
     *SWITCHES,
     *LIMITS,
 )
-TUNE = (Option("--seconds", "SECONDS", "how long it may take", _seconds, (), "seconds"),)
+TUNE = (Option("--seconds", "SECONDS", "how long it may take", positive, (), "seconds"),)
 STORE = (Option("--store", "FILE", "the file of the store (default: the user's own)", str, (), "store"),)
 
 

@@ -25,7 +25,6 @@ from mirage_nb.ir import (
     ApplyAttrs,
     BlockGraph,
     ClampAttrs,
-    DimAttrs,
     KernelGraph,
     OpKind,
     PowAttrs,
@@ -107,7 +106,7 @@ class FloatAlgebra:
         self, kind: AccumKind, state: tuple[Array, ...], operands: Sequence[Array], batch: int
     ) -> tuple[Array, ...]:
         if kind is AccumKind.RESCALE:
-            operands = _aligned(operands, batch)
+            operands = arrays.aligned(operands, batch)
         if not state:
             return tuple(operands)
         match kind:
@@ -128,13 +127,8 @@ class FloatAlgebra:
                 raise GraphError("tiles are joined, not folded")
 
 
-def _aligned(operands: Sequence[Array], batch: int) -> list[Array]:
-    rank = arrays.tile_rank(operands, batch)
-    return [arrays.align(array, rank, batch) for array in operands]
-
-
 def _elementwise(function: Callable[..., Array]) -> Rule:
-    return lambda operands, attrs, batch: function(*_aligned(operands, batch))
+    return lambda operands, attrs, batch: function(*arrays.aligned(operands, batch))
 
 
 def _const(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
@@ -150,14 +144,14 @@ def _nearest(value: Fraction) -> float:
 
 
 def _matmul(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
-    left, right = _aligned(operands, batch)
+    left, right = arrays.aligned(operands, batch)
     product: Array = left @ right
     return product
 
 
 def _concat_matmul(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
     w, x, y, z = operands
-    return np.add(*_aligned([_matmul([w, y], None, batch), _matmul([x, z], None, batch)], batch))
+    return np.add(*arrays.aligned([_matmul([w, y], None, batch), _matmul([x, z], None, batch)], batch))
 
 
 def _sum(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
@@ -171,7 +165,7 @@ def _max(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
 
 
 def _rescaled_sum(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
-    x, m = _aligned(operands, batch)
+    x, m = arrays.aligned(operands, batch)
     axis = x.ndim - operands[0].ndim + arrays.reduced_axis(attrs, batch)
     total: Array = _rescaled(x, m, m.max(axis=axis, keepdims=True)).sum(axis=axis, keepdims=True)
     return total
@@ -218,14 +212,9 @@ SCALARS: dict[str, Callable[..., Any]] = {
 """The primitives of formulas."""
 
 
-def _concat(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
-    assert isinstance(attrs, DimAttrs)
-    return arrays.concat(operands, attrs.dim, batch)
-
-
 def _where(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
     assert isinstance(attrs, WhereAttrs)
-    condition, x = _aligned(operands, batch)
+    condition, x = arrays.aligned(operands, batch)
     return np.where(condition != 0, x, attrs.value)
 
 
@@ -257,7 +246,7 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.REPEAT: lambda operands, attrs, batch: arrays.repeat(operands[0], attrs, batch),
     OpKind.RESHAPE: lambda operands, attrs, batch: arrays.reshape(operands[0], attrs, batch),
     OpKind.TRANSPOSE: lambda operands, attrs, batch: arrays.transpose(operands[0], attrs, batch),
-    OpKind.CONCAT: _concat,
+    OpKind.CONCAT: arrays.joined,
     OpKind.SLICE: lambda operands, attrs, batch: arrays.sliced(operands[0], attrs, batch),
     OpKind.PAD: lambda operands, attrs, batch: arrays.padded(operands[0], attrs, batch),
 }

@@ -44,14 +44,16 @@ class Answer:
     candidate: Candidate | None = None
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
+    """A number above 0, and finite. Raises ValueError."""
     number = float(text)
     if not 0 < number < float("inf"):
         raise ValueError(text)
     return number
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """A whole number from 1. Raises ValueError."""
     number = int(text)
     if number < 1:
         raise ValueError(text)
@@ -60,13 +62,13 @@ def _count(text: str) -> int:
 
 EXTEND = (
     Field("effort", "effort", str, tuple(EFFORTS), tip="sets of axioms and bounds, each larger than the one before"),
-    Field("max_block_ops", "block operators", _count, hint="as before", tip="most operators of one kernel"),
-    Field("seconds", "seconds", _positive, hint="no limit"),
-    Field("max_values", "values", _count, hint="as before"),
-    Field("configuration_seconds", "seconds each", _positive, hint="as before"),
+    Field("max_block_ops", "block operators", count, hint="as before", tip="most operators of one kernel"),
+    Field("seconds", "seconds", positive, hint="no limit"),
+    Field("max_values", "values", count, hint="as before"),
+    Field("configuration_seconds", "seconds each", positive, hint="as before"),
     Field("target", "target", str, tuple(TARGETS)),
 )
-TUNE = (Field("seconds", "for seconds", _positive, hint="no limit"),)
+TUNE = (Field("seconds", "for seconds", positive, hint="no limit"),)
 
 
 class Actions:
@@ -227,7 +229,7 @@ def _input(field: Field, now: str, off: str) -> str:
         options = "".join(f"<option{' selected' * (v == now)}>{v}</option>" for v in field.values)
         select = f"<select name='{field.name}'{off}>{options}</select>"
         return f"<label title='{field.tip}'>{field.label} {select}</label>"
-    kind = "number' step='any" if field.read is _positive else "number"
+    kind = "number' step='any" if field.read is positive else "number"
     return (
         f"<label title='{field.tip}'>{field.label} <input type='{kind}' min='0' name='{field.name}' "
         f"value='{escape(now)}' placeholder='{field.hint}'{off}></label>"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from mirage_nb.errors import VerificationError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
 from mirage_nb.interp.run import run_kernel
-from mirage_nb.ir import OPS, AccumKind, DimAttrs, KernelGraph, OpKind, Trait
+from mirage_nb.ir import OPS, AccumKind, KernelGraph, OpKind, Trait
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.verify.fields.lax import EXPONENTIALS
 
@@ -55,7 +56,7 @@ class _Marks:
             axis = arrays.reduced_axis(attrs, batch)
             return self.maximum(_reduced(operands[0], axis)) if operands[0].shape[axis] > 1 else operands[0]
         if kind is OpKind.RESCALED_SUM:
-            x, m = _aligned(operands, batch)
+            x, m = arrays.aligned(operands, batch)
             axis = arrays.reduced_axis(attrs, batch)
             self.exponents.append(m | self.maximum(_reduced(m, axis)) if m.shape[axis] > 1 else m)
             return _reduced(x | self.exponents[-1], axis)
@@ -80,7 +81,7 @@ class _Marks:
         self, kind: AccumKind, state: tuple[Words, ...], operands: Sequence[Words], batch: int
     ) -> tuple[Words, ...]:
         if kind is AccumKind.RESCALE:
-            operands = _aligned(operands, batch)
+            operands = arrays.aligned(operands, batch)
         if not state:
             return tuple(operands)
         merged = tuple(_union(pair, batch) for pair in zip(state, operands, strict=True))
@@ -96,16 +97,8 @@ class _Marks:
                 return merged
 
 
-def _aligned(operands: Sequence[Words], batch: int) -> list[Words]:
-    rank = arrays.tile_rank(operands, batch)
-    return [arrays.align(operand, rank, batch) for operand in operands]
-
-
 def _union(operands: Sequence[Words], batch: int) -> Words:
-    rank = arrays.tile_rank(operands, batch)
-    found: Words = np.zeros((), np.uint64)
-    for operand in operands:
-        found = found | arrays.align(operand, rank, batch)
+    found: Words = reduce(np.bitwise_or, arrays.aligned(operands, batch))
     return found
 
 
@@ -115,8 +108,7 @@ def _reduced(words: Words, axis: int) -> Words:
 
 
 def _matmul(operands: Sequence[Words], attrs: Attrs | None, batch: int) -> Words:
-    rank = arrays.tile_rank(operands, batch)
-    x, y = (arrays.align(operand, rank, batch) for operand in operands)
+    x, y = arrays.aligned(operands, batch)
     return _reduced(x, -1) | _reduced(y, -2)
 
 
@@ -129,11 +121,6 @@ def _sum(operands: Sequence[Words], attrs: Attrs | None, batch: int) -> Words:
     return _reduced(operands[0], arrays.reduced_axis(attrs, batch))
 
 
-def _concat(operands: Sequence[Words], attrs: Attrs | None, batch: int) -> Words:
-    assert isinstance(attrs, DimAttrs)
-    return arrays.concat(operands, attrs.dim, batch)
-
-
 RULES: dict[OpKind, Callable[[Sequence[Words], Attrs | None, int], Words]] = {
     OpKind.CONST: lambda operands, attrs, batch: np.zeros((1,) * batch, np.uint64),
     OpKind.MATMUL: _matmul,
@@ -142,7 +129,7 @@ RULES: dict[OpKind, Callable[[Sequence[Words], Attrs | None, int], Words]] = {
     OpKind.REPEAT: lambda operands, attrs, batch: arrays.repeat(operands[0], attrs, batch),
     OpKind.RESHAPE: lambda operands, attrs, batch: arrays.reshape(operands[0], attrs, batch),
     OpKind.TRANSPOSE: lambda operands, attrs, batch: arrays.transpose(operands[0], attrs, batch),
-    OpKind.CONCAT: _concat,
+    OpKind.CONCAT: arrays.joined,
     OpKind.SLICE: lambda operands, attrs, batch: arrays.sliced(operands[0], attrs, batch),
     OpKind.PAD: lambda operands, attrs, batch: arrays.padded(operands[0], attrs, batch),
     OpKind.ARANGE: lambda operands, attrs, batch: np.zeros_like(arrays.counted(attrs, batch), np.uint64),

@@ -112,7 +112,7 @@ class _Algebra:
                 return arrays.concat(operands, dim, batch)
         if kind in self.moves:
             return _each(_element, self.moves[kind](operands[0], attrs, batch))
-        aligned = [arrays.align(array, arrays.tile_rank(operands, batch), batch) for array in operands]
+        aligned = arrays.aligned(operands, batch)
         match kind, attrs:
             case OpKind.MATMUL, _:
                 return self._product(*aligned)
@@ -169,8 +169,7 @@ class _Algebra:
     ) -> tuple[Elements, ...]:
         match kind:
             case AccumKind.RESCALE:
-                rank = arrays.tile_rank(operands, batch)
-                seen = (*state[1:], *np.broadcast_arrays(*(arrays.align(a, rank, batch) for a in operands)))
+                seen = (*state[1:], *np.broadcast_arrays(*arrays.aligned(operands, batch)))
                 return (self._rescaled(np.stack(seen[::2]), np.stack(seen[1::2]), 0)[0], *seen)
             case _ if not state:
                 return tuple(operands)

@@ -198,7 +198,7 @@ class Algebra:
                     OpKind.REPEAT: arrays.repeat, OpKind.RESHAPE: arrays.reshape, OpKind.TRANSPOSE: arrays.transpose,
                 }[kind]  # fmt: skip
                 return move(operands[0], attrs, batch)
-        aligned = [arrays.align(array, arrays.tile_rank(operands, batch), batch) for array in operands]
+        aligned = arrays.aligned(operands, batch)
         match kind, attrs:
             case OpKind.MATMUL, _:
                 return _product(aligned[0], aligned[1])
@@ -267,8 +267,7 @@ class Algebra:
         taken = [real(x) for x in operands]
         match kind:
             case AccumKind.RESCALE:  # an exponential that is a random function is none of a running maximum
-                rank = arrays.tile_rank(taken, batch)
-                seen = (*state[1:], *np.broadcast_arrays(*(arrays.align(a, rank, batch) for a in taken)))
+                seen = (*state[1:], *np.broadcast_arrays(*arrays.aligned(taken, batch)))
                 return (self.rescaled(np.stack(seen[::2]), np.stack(seen[1::2]), 0)[0], *seen)
             case _ if not state:
                 return tuple(taken)
@@ -289,8 +288,7 @@ class Algebra:
                 return (_whole(logarithm(functools.reduce(np.maximum, parts), self)),)
             case AccumKind.RESCALE:
                 x, m = real(operands[0]), raised(operands[1], self)
-                rank = arrays.tile_rank((x, m), batch)
-                seen = (*state[1:], *np.broadcast_arrays(*(arrays.align(a, rank, batch) for a in (x, m))))
+                seen = (*state[1:], *np.broadcast_arrays(*arrays.aligned((x, m), batch)))
                 return (self._weighted(np.stack(seen[::2]), np.stack(seen[1::2]), 0)[0], *seen)
             case AccumKind.HOLD:
                 return state or tuple(operands)
