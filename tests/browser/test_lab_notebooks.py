@@ -24,9 +24,12 @@ SLICE = 1700
 ENDED = """() => {
   const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map((n) => n.innerText);
   const idle = document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle';
-  const failed = document.querySelector('[data-mime-type="application/vnd.jupyter.error"]');
-  return failed || (idle && prompts.length && prompts.every((text) => /\\d/.test(text)));
+  return idle && prompts.some((text) => /\\d/.test(text)) && !prompts.some((text) => text.includes('*'));
 }"""
+NOT_RUN = """() => [...document.querySelectorAll('.jp-CodeCell')]
+    .filter((cell) => !/\\d/.test(cell.querySelector('.jp-InputPrompt').innerText))
+    .map((cell) => cell.previousElementSibling?.innerText)"""
+"""Cells that were not run, for one before them failed: what stands in front of each."""
 CUT = """() => {
   const page = document.querySelector('.jp-Notebook').getBoundingClientRect();
   const scrolls = '.mir-scroll,.mir-picture,.mir-source,.mir-canvas,svg,.mir-static,pre';
@@ -57,6 +60,7 @@ def test_a_notebook_runs_and_everything_in_it_is_seen(
     Notebook(page)
     page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
     page.wait_for_function(ENDED, timeout=RUN_MS)
+    assert page.evaluate(NOT_RUN) == []
     assert page.locator("[data-mime-type='application/vnd.jupyter.error']").all_inner_texts() == []
     assert page.locator(".jp-RenderedImage img").count() == 0, "a figure with a ground of its own follows no theme"
     for dark in (False, True):
