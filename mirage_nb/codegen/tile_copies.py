@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_nb.codegen.emitted import MapArg
-from mirage_nb.codegen.writer import LINE_BYTES, Writer, c_index
+from mirage_nb.codegen.writer import Writer, c_index
 from mirage_nb.tile.program import RANK, Copy, Index, Multicast, Program, Tile
+from mirage_nb.tile.shared import LINE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mirage_nb.codegen.writer import LINE_BYTES, PANEL, Writer, c_index, c_type
+from mirage_nb.codegen.writer import Writer, c_index, c_type
 from mirage_nb.tile.flight import Flight
 from mirage_nb.tile.instructions import INSTRUCTIONS, Place
 from mirage_nb.tile.program import Index, Pipeline, Product, Program, Release, Statement, Tile
+from mirage_nb.tile.rules import STEP
+from mirage_nb.tile.shared import LINE_BYTES
 
 
 @dataclass(slots=True)
@@ -98,11 +100,11 @@ class ProductText:
         ring, rows = self.ring_of(tile.name).name, tile.shape[0]
         parts = [tile.name, f"{ring}_slot * {tile.elements}"]
         if tile.axes[-1] == summed:
-            major, unit = "K", PANEL  # rows lie 64 elements apart; 64 summed ones are a panel
-            within = f"{k} * 16" if tile.shape[1] == PANEL else f"{k} / 4 * {rows * PANEL} + {k} % 4 * 16"
+            major, unit = "K", STEP  # rows lie 64 elements apart; 64 summed ones are a panel
+            within = f"{k} * 16" if tile.shape[1] == STEP else f"{k} / 4 * {rows * STEP} + {k} % 4 * 16"
         else:
             major, unit = "MN", rows  # panels of 64 lie behind each other
-            within = f"{k} * {16 * PANEL}"
+            within = f"{k} * {16 * STEP}"
         if (start := c_index(at * unit)) != "0":
             parts.append(start)
         parts += [f"{more} * {unit}"] if more else []

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from mirage_nb.codegen.emitted import MapArg
 from mirage_nb.codegen.reach import EXTENT, Reach, Reaches
 from mirage_nb.codegen.texel_product import TexelProduct, WideProduct
-from mirage_nb.codegen.texel_values import TexelValueText
 from mirage_nb.codegen.tile_copies import tensor_map, write_copy
 from mirage_nb.codegen.tile_products import ProductText
 from mirage_nb.codegen.tile_registers import RegisterText, declared
 from mirage_nb.codegen.tile_sums import SumText
-from mirage_nb.codegen.tile_values import ValueText
+from mirage_nb.codegen.tile_values import TexelValueText, ValueText
 from mirage_nb.codegen.writer import Writer, c_index, stored_type
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.tile.groups import GROUPS, ROWS

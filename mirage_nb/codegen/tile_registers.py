@@ -17,14 +17,11 @@ from mirage_nb.codegen.writer import Writer, c_index, c_type
 from mirage_nb.ir import DType, OpKind
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import Clear, Count, Map, Number, Program, Reduce, Set, Tile
+from mirage_nb.tile.rules import HEIGHT
+from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE
 
-SUBTILE = 64
-"""Rows of a warpgroup's product."""
-FRAGMENT = 8
-"""Columns that the four lanes of a row hold between them in one fragment."""
-OPERAND = 16
-"""Columns of a fragment that is a product's left operand."""
 QUAD = 4
+"""Lanes that hold the columns of a row of a fragment."""
 REDUCTIONS = {
     OpKind.SUM: ("0.0f", "{} + {}", "warp_sum"),
     OpKind.MAX: ("NEGATIVE_INFINITY", "maximum({}, {})", "warp_max"),
@@ -51,9 +48,9 @@ def is_operand(tile: Tile) -> bool:
 
 def declared(tile: Tile) -> str:
     """The registers of a tile."""
-    subtiles = tile.shape[0] // SUBTILE
+    subtiles = tile.shape[0] // HEIGHT
     if is_operand(tile):
-        return f"uint32_t {tile.name}[{subtiles}][{tile.shape[1] // OPERAND}][1][4];"
+        return f"uint32_t {tile.name}[{subtiles}][{tile.shape[1] // DEPTH_TILE}][1][4];"
     return f"float {tile.name}[{subtiles}][{tile.shape[1] // 2 if len(tile.shape) > 1 else 2}];"
 
 
@@ -87,7 +84,7 @@ class RegisterText:
         """Zeros."""
         tile = self.program.tile(statement.result)
         count = tile.shape[1] // 2 if len(tile.shape) > 1 else 2
-        with self.out.unrolled("i", tile.shape[0] // SUBTILE) as i, self.out.unrolled("r", count) as r:
+        with self.out.unrolled("i", tile.shape[0] // HEIGHT) as i, self.out.unrolled("r", count) as r:
             self.out.line(f"{tile.name}[{i}][{r}] = 0.0f;")
 
     def axes(self, name: str) -> tuple[str, ...]:
@@ -133,16 +130,16 @@ class RegisterText:
         """Rows one by one; columns from this lane's first one on."""
         out, name = self.out, made.name
         if self._of_rows(name):
-            subtiles = self._shape(name)[0] // SUBTILE
+            subtiles = self._shape(name)[0] // HEIGHT
             out.line(f"float {name}[{subtiles}][2];")
             with self._each_row(subtiles) as (i, h):
-                row = f"{SUBTILE} * {i} + 16 * (warp % 4) + lane / 4 + 8 * {h}"
+                row = f"{HEIGHT} * {i} + 16 * (warp % 4) + lane / 4 + 8 * {h}"
                 out.line(f"{name}[{i}][{h}] = float({c_index(made.at)} + {row});")
             return
         out.line(f"const float {name} = float({c_index(made.at)} + 2 * (lane % 4));")
 
     def _rows(self, made: Map) -> None:
-        subtiles = self._shape(made.name)[0] // SUBTILE
+        subtiles = self._shape(made.name)[0] // HEIGHT
         self.out.line(f"float {made.name}[{subtiles}][2];")
         with self._each_row(subtiles) as (i, h):
             self.out.line(f"{made.name}[{i}][{h}] = {self._said(made, Element(i, h), set())};")
@@ -150,10 +147,10 @@ class RegisterText:
     def _reduce(self, made: Reduce) -> None:
         rows, columns = self._shape(made.operand)
         start, combine, across = REDUCTIONS[made.kind]
-        self.out.line(f"float {made.name}[{rows // SUBTILE}][2];")
-        with self._each_row(rows // SUBTILE) as (i, h):
+        self.out.line(f"float {made.name}[{rows // HEIGHT}][2];")
+        with self._each_row(rows // HEIGHT) as (i, h):
             self.out.line(f"float part[2] = {{{start}, {start}}};")
-            with self.out.unrolled("j", columns // FRAGMENT) as j, self.out.unrolled("e", 2) as e:
+            with self.out.unrolled("j", columns // COLUMN_TILE) as j, self.out.unrolled("e", 2) as e:
                 text = self._element(made.operand, Element(i, h, j, e), set())
                 self.out.line(f"part[{e}] = {combine.format(f'part[{e}]', text)};")
             self.out.line(f"{made.name}[{i}][{h}] = {across}<{QUAD}>({combine.format('part[0]', 'part[1]')});")
@@ -161,7 +158,7 @@ class RegisterText:
     def _set(self, made: Set) -> None:
         tile = self._tile(made.result)
         assert tile is not None
-        name, subtiles = tile.name, tile.shape[0] // SUBTILE
+        name, subtiles = tile.name, tile.shape[0] // HEIGHT
         if is_operand(tile):
             self._set_operand(made, tile)
             return
@@ -169,7 +166,7 @@ class RegisterText:
             if len(tile.shape) == 1:
                 self.out.line(f"{name}[{i}][{h}] = {self._element(made.value, Element(i, h), set())};")
                 return
-            with self.out.unrolled("j", tile.shape[1] // FRAGMENT) as j, self.out.unrolled("e", 2) as e:
+            with self.out.unrolled("j", tile.shape[1] // COLUMN_TILE) as j, self.out.unrolled("e", 2) as e:
                 at = Element(i, h, j, e)
                 text = self._element(made.value, at, set())
                 self.out.line(f"{name}{self._place(at)} = {text};")
@@ -177,7 +174,7 @@ class RegisterText:
     def _set_operand(self, made: Set, tile: Tile) -> None:
         """Two neighbours in a row to a word: a fragment of sixteen columns is two accumulators' of eight."""
         out, element = self.out, c_type(tile.dtype)
-        with self._each_row(tile.shape[0] // SUBTILE) as (i, h), out.unrolled("j", tile.shape[1] // FRAGMENT) as j:
+        with self._each_row(tile.shape[0] // HEIGHT) as (i, h), out.unrolled("j", tile.shape[1] // COLUMN_TILE) as j:
             out.line("float pair[2];")
             with out.unrolled("e", 2) as e:
                 out.line(f"pair[{e}] = {self._element(made.value, Element(i, h, j, e), set())};")
@@ -196,7 +193,7 @@ class RegisterText:
         if self._of_rows(name):
             return f"{name}[{at.i}][{at.h}]"
         if isinstance(made, Count):
-            return f"({name} + float({FRAGMENT} * {at.j} + {at.e}))"
+            return f"({name} + float({COLUMN_TILE} * {at.j} + {at.e}))"
         assert isinstance(made, Map)
         if name not in said:
             said.add(name)

@@ -1,28 +1,28 @@
 """What stands behind the products: elementwise operators on accumulators as they lie in registers, then stores.
 
-In: the values and stores of a tile program, in order. Out: statements that compute them for two neighbouring columns
-at a time. Four lanes that hold eight columns of a row each pass words among themselves, so that each loads and stores
-16 bytes of it, where the tensor's rows allow it. Invariant: a lane takes part in every exchange; only loads and stores
-ask whether an element exists.
+In: the values and stores of a tile program, in order; where results lie as a texel says, the row of the products. Out:
+statements that compute them for two neighbouring columns at a time, or for as many as a thread holds side by side. Four
+lanes that hold eight columns of a row each pass words among themselves, so that each loads and stores 16 bytes of it,
+where the tensor's rows allow it. Invariant: a lane takes part in every exchange; only loads and stores ask whether an
+element exists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from mirage_nb.codegen.operators import CUDA, number
 from mirage_nb.codegen.reach import Reach
+from mirage_nb.codegen.texel_product import run_of, thread_text
 from mirage_nb.codegen.writer import Writer, c_type, stored_type
-from mirage_nb.ir import HALVES
-from mirage_nb.tile.instructions import Place
+from mirage_nb.ir import HALVES, DType
+from mirage_nb.tile.instructions import InstructionTile, Place
 from mirage_nb.tile.program import PART, RANK, Index, Map, Number, Program, Read, Store, Tile, Walk, flat
+from mirage_nb.tile.rules import HEIGHT
+from mirage_nb.tile.sharing import COLUMN_TILE
 
-SUBTILE = 64
-"""Rows of a warpgroup's product."""
-FRAGMENT = 8
-"""Columns that the four lanes of a row hold between them in one fragment."""
 TOGETHER = 4
 """Fragments whose words lanes exchange."""
 
@@ -56,7 +56,7 @@ class ValueText:
         whole = next(t for t in self.registers.values() if t.name in self._read() and len(t.shape) > 1)
         self.rows, self.columns = whole.shape
         self.row_axis, self.column_axis = whole.axes
-        self.group = TOGETHER if self.columns % (TOGETHER * FRAGMENT) == 0 else 2
+        self.group = TOGETHER if self.columns % (TOGETHER * COLUMN_TILE) == 0 else 2
         self.most = self._counters()
 
     def _read(self) -> set[str]:
@@ -78,24 +78,24 @@ class ValueText:
         for read in self.reads:
             if not self._varies(read, self.row_axis) and not self._varies(read, self.column_axis):
                 self._scalar(read)
-        with out.unrolled("i", self.rows // SUBTILE) as i, out.unrolled("h", 2) as h:
-            base = f"{SUBTILE} * {i} + " if self.rows > SUBTILE else ""
+        with out.unrolled("i", self.rows // HEIGHT) as i, out.unrolled("h", 2) as h:
+            base = f"{HEIGHT} * {i} + " if self.rows > HEIGHT else ""
             out.line(f"const int row = {base}16 * (warp % 4) + lane / 4 + 8 * {h};")
             for read in self.reads:
                 if self._varies(read, self.row_axis) and not self._varies(read, self.column_axis):
                     self._scalar(read)
-            with out.unrolled("j", self.columns // FRAGMENT // self.group) as j:
+            with out.unrolled("j", self.columns // COLUMN_TILE // self.group) as j:
                 self._group(i, h, j)
 
     def _group(self, i: str, h: str, j: str) -> None:
         """Fragments side by side."""
         out = self.out
-        first = f"{FRAGMENT * self.group} * {j}"
+        first = f"{COLUMN_TILE * self.group} * {j}"
         matrices = [r for r in self.reads if self._varies(r, self.row_axis) and self._varies(r, self.column_axis)]
         moved: dict[Read | Store, Access] = {read: self._access(read.source, read.at) for read in matrices}
         moved |= {store: self._access(store.target, store.at) for store in self.stores}
         if any(access.wide for access in moved.values()):
-            out.line(f"const int wide = {first} + {FRAGMENT} * (lane % 4);  // the column that this lane moves")
+            out.line(f"const int wide = {first} + {COLUMN_TILE} * (lane % 4);  // the column that this lane moves")
         for read in matrices:
             if moved[read].wide:
                 access = self._access(read.source, read.at, "wide")
@@ -110,7 +110,7 @@ class ValueText:
         narrow |= any(self._varies(r, self.column_axis) and not (r in matrices and moved[r].wide) for r in self.reads)
         with out.unrolled("q", self.group) as q:
             if narrow:
-                out.line(f"const int column = {first} + {FRAGMENT} * {q} + 2 * (lane % 4);")
+                out.line(f"const int column = {first} + {COLUMN_TILE} * {q} + 2 * (lane % 4);")
             for read in self.reads:
                 if self._varies(read, self.column_axis):
                     self._pair(read, q, read in matrices and moved[read].wide)
@@ -218,8 +218,8 @@ class ValueText:
         matrix = {self.row_axis, self.column_axis} <= set(tile.axes)
         contiguous = bool(tile.axes) and tile.axes[-1] == self.column_axis
         width = tile.shape[-1] if tile.shape else 1
-        starts = all(f % FRAGMENT == 0 for _, f in at[-1].terms) and at[-1].const % FRAGMENT == 0 if at else False
-        full = self.group == TOGETHER and width % FRAGMENT == 0 and starts
+        starts = all(f % COLUMN_TILE == 0 for _, f in at[-1].terms) and at[-1].const % COLUMN_TILE == 0 if at else False
+        full = self.group == TOGETHER and width % COLUMN_TILE == 0 and starts
         return Access(
             tile,
             _sum(terms, const),
@@ -247,3 +247,68 @@ def _sum(terms: dict[str, int], const: int) -> str:
         for name, factor in terms.items()
     ]
     return " + ".join([*parts, *([str(const)] if const or not parts else [])])
+
+
+class TexelValueText(ValueText):
+    """Writes them; `held`: the accumulators of the role."""
+
+    def __init__(
+        self,
+        out: Writer,
+        program: Program,
+        statements: tuple[Number | Read | Map | Store, ...],
+        held: tuple[Tile, ...],
+        row: InstructionTile,
+        ends: dict[str, Reach],
+    ) -> None:
+        super().__init__(out, program, statements, ends)
+        self.rows, self.columns = held[0].shape
+        self.row_axis, self.column_axis = held[0].axes
+        self.registers = {tile.name: tile for tile in held}
+        self.texel = row.texel
+        self.type = stored_type(row.sums)
+        self.run = run_of(row.texel.result, "j", row.sums)
+
+    def emit(self) -> None:
+        """All of them, a run of columns at a time."""
+        out, result, run = self.out, self.texel.result, self.run
+        for read in self.reads:
+            if not self._varies(read, self.row_axis) and not self._varies(read, self.column_axis):
+                self._scalar(read)
+        out.line(f"const int thread_row = {thread_text(result, 'i')}, thread_column = {thread_text(result, 'j')};")
+        with ExitStack() as stack:
+            for variable, count, _, _ in run.loops:
+                stack.enter_context(out.unrolled(variable, count))
+            out.line(f"const int row = {run.at('i', 'thread_row')}, column = {run.at('j', 'thread_column')};")
+            for read in self.reads:
+                if self._varies(read, self.row_axis) and not self._varies(read, self.column_axis):
+                    self._scalar(read)
+                elif self._varies(read, self.column_axis):
+                    self._side_by_side(read, run.length, self._vector(read.source, read.at))
+            for store in self.stores:
+                out.line(f"Vec<{self.type}, {run.length}> y_{store.target};")
+            with out.unrolled("e", run.length) as e:
+                self._elements(dict.fromkeys(self.registers, self._place(e)), e)
+            for store in self.stores:
+                self._store_run(store)
+
+    def _vector(self, name: str, at: tuple[Index, ...]) -> bool:
+        """Whether the run is one vector in memory."""
+        tile, length = self.program.tile(name), self.run.length
+        starts = all(n % length == 0 for n in (at[-1].const, *(factor for _, factor in at[-1].terms)))
+        return starts and tile.axes[-1] == self.column_axis and tile.shape[-1] % length == 0
+
+    def _place(self, e: str) -> str:
+        """Where an element of the run lies in registers."""
+        base, place = self.texel.source.result.count, self.run.number(e)
+        return f"[({place}) / {base}][({place}) % {base}]" if base > 1 else f"[{place}][0]"
+
+    def _store_run(self, store: Store) -> None:
+        access, y = self._access(store.target, store.at), f"y_{store.target}"
+        element = access.tile.dtype
+        if not self._vector(store.target, store.at):
+            self._store_each(store, self.run.length)
+            return
+        rounded = y if element is DType.F64 else f"from_floats<{stored_type(element)}>({y})"
+        with self._when(access.inside):
+            self.out.line(f"store({access.tile.name} + {access.offset}, {rounded});")

@@ -73,11 +73,6 @@ def stored_type(dtype: DType) -> str:
     return "double" if dtype is DType.F64 else c_type(dtype)
 
 
-PANEL = 64
-"""Elements of 16 bits across a panel."""
-LINE_BYTES = 128
-
-
 def c_index(index: Index) -> str:
     """The C expression of an index; it needs brackets inside a product."""
     parts = [name if factor == 1 else f"{name} * {factor}" for name, factor in index.terms]

@@ -62,8 +62,9 @@ from mirage_nb.tile.program import (
     Yield,
     counted,
 )
-from mirage_nb.tile.rules import CAPABILITY, CHUNK_BYTES, HEIGHT, STEP, TEAMS, chained_fits, chained_stages
+from mirage_nb.tile.rules import CAPABILITY, HEIGHT, STEP, TEAMS, chained_fits, chained_stages
 from mirage_nb.tile.schemes import LOAD
+from mirage_nb.tile.shared import CHUNK_BYTES
 
 MATH, QUERY_RING, KEY_RING, VALUE_RING = "math", "rq", "rk", "rv"
 SCORES, WEIGHTS, RESULT, TOP = "s", "p", "o", "top"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mirage_nb.targets import EXACT, Target
+from mirage_nb.tile.rules import CAPABILITY
 from mirage_nb.tile.schemes import KINDS_OF
 
-WARPGROUPS = 90
-"""The one compute capability whose warpgroups multiply."""
 DEPENDENT_LAUNCH = 90
 """Compute capability from which on a kernel can wait for the one in front by itself."""
 CHAINED = ((8, 4, False), (4, 4, False), (4, 2, False), (8, 4, True), (4, 4, True), (4, 2, True))
@@ -58,7 +57,7 @@ class Options:
 
 def default_options(target: Target) -> Options:
     """What is tried first on a target."""
-    return Options(bulk=target.tma, specialised=target.capability == WARPGROUPS, library=1, precision=target.precision)
+    return Options(bulk=target.tma, specialised=target.capability == CAPABILITY, library=1, precision=target.precision)
 
 
 def all_options(target: Target) -> tuple[Options, ...]:
@@ -71,7 +70,7 @@ def all_options(target: Target) -> tuple[Options, ...]:
         for warps in (8, 4)
         for stages in (4, 3, 6, 2)
     )
-    wide = [Options(w, s, True, True) for w in (4, 8) for s in (4, 2)] if target.capability == WARPGROUPS else []
+    wide = [Options(w, s, True, True) for w in (4, 8) for s in (4, 2)] if target.capability == CAPABILITY else []
     near = [Options(w, s, target.tma, wide) for w, s, wide in CHAINED if target.capability >= DEPENDENT_LAUNCH]
     near += [first] if first.specialised else []
     kinds = KINDS_OF[target.precision] if target.precision != EXACT and first.specialised else ()

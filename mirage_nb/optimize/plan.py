@@ -19,7 +19,7 @@ from mirage_nb.ir.windows import Window, windows
 from mirage_nb.optimize.attention_program import attention_program
 from mirage_nb.optimize.held import Held, find_held
 from mirage_nb.optimize.layout import SharedLayout, boxes, choose_layouts
-from mirage_nb.optimize.options import WARPGROUPS, Options, all_options, default_options
+from mirage_nb.optimize.options import Options, all_options, default_options
 from mirage_nb.optimize.overlap import Overlap, overlaps
 from mirage_nb.optimize.product_program import Given, product_program
 from mirage_nb.optimize.scales import move_scales
@@ -35,13 +35,11 @@ from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.placement import Place, Placement, Step, StepKind, is_tiled, place
 from mirage_nb.tile.products import find_product
 from mirage_nb.tile.program import Copy, Program, flat
+from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
 from mirage_nb.tile.shared import worth_having_early
 from mirage_nb.tile.sketch import Sketch, sketch_of
 from mirage_nb.tile.thread_graph import fuse
 from mirage_nb.tile.widen import widen
-
-RESERVED_BYTES = 1024
-"""Shared memory kept for small static arrays (barriers, reduction scratch)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +73,18 @@ class BlockPlan:
 
     block: BlockGraph
     options: Options
-    held: Held | None
-    region: Region | None
     places: tuple[Place, ...]
     stored: tuple[DType, ...]
-    steps: tuple[Step, ...]
-    tilings: tuple[tuple[int, Tiling], ...]
-    buffers: tuple[Buffer, ...]
-    shared_bytes: int
-    barriers: frozenset[int]
-    entry_barrier: bool
-    loop_barrier: bool
+    held: Held | None = None
     program: Program | None = None
+    region: Region | None = None
+    steps: tuple[Step, ...] = ()
+    tilings: tuple[tuple[int, Tiling], ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    shared_bytes: int = 0
+    barriers: frozenset[int] = frozenset()
+    entry_barrier: bool = False
+    loop_barrier: bool = False
 
     @property
     def threads(self) -> int:
@@ -293,7 +291,7 @@ def plan_block(
     )  # fmt: skip
     steps = scheduled(placement.steps)
     chosen = replace(options, bulk=options.bulk and target.tma and _bulk_possible(block, steps, seen))
-    chosen = replace(chosen, wide=target.capability == WARPGROUPS and wide_possible(block, region, chosen))
+    chosen = replace(chosen, wide=target.capability == CAPABILITY and wide_possible(block, region, chosen))
     available = target.shared_per_block - RESERVED_BYTES
     deepest = max(2, options.stages) if block.loop > 1 else 1
     planned = None
@@ -332,10 +330,7 @@ def _plan_program(block: BlockGraph, program: Program, options: Options) -> Bloc
         places += [Place.SHARED if streamed else Place.DEVICE if read else Place.REGISTER] * len(values)
     stored = tuple(t.dtype for t in block.types)
     chosen = replace(options, warps=program.roles[0].warps, stages=program.pipelines[0].stages, bulk=True)
-    return BlockPlan(
-        block, chosen, None, None, tuple(places), stored, (), (), (), program.shared_bytes, frozenset(),
-        entry_barrier=False, loop_barrier=False, program=program,
-    )  # fmt: skip
+    return BlockPlan(block, chosen, tuple(places), stored, program=program, shared_bytes=program.shared_bytes)
 
 
 def _plan_held(
@@ -350,10 +345,7 @@ def _plan_held(
         places += [Place.LITERAL if op.kind is OpKind.CONST else place] * len(values)
     chosen = replace(options, warps=held.warps, stages=1, bulk=False, wide=False)
     stored = tuple(t.dtype for t in block.types)
-    return BlockPlan(
-        block, chosen, held, None, tuple(places), stored, (), (), (), 0, frozenset(), entry_barrier=False,
-        loop_barrier=False,
-    )  # fmt: skip
+    return BlockPlan(block, chosen, tuple(places), stored, held)
 
 
 def _bulk_possible(block: BlockGraph, steps: tuple[Step, ...], seen: frozenset[int]) -> bool:
@@ -384,7 +376,7 @@ def _plan_block(
     buffers = tuple(Buffer(v, layouts[v], copies[v], offset) for v, offset in zip(layouts, memory.offsets, strict=True))
     marks, entry, top = _barriers(steps, buffers)
     return BlockPlan(
-        block, options, None, region, placement.places, placement.stored, steps, tuple(tilings.items()), buffers,
+        block, options, placement.places, placement.stored, None, None, region, steps, tuple(tilings.items()), buffers,
         memory.peak, marks, entry, top,
     )  # fmt: skip
 

@@ -54,9 +54,10 @@ from mirage_nb.tile.program import (
     Walk,
     counted,
 )
-from mirage_nb.tile.rules import CAPABILITY, PATTERN_ROWS, SHALLOWEST
+from mirage_nb.tile.rules import CAPABILITY, SHALLOWEST
 from mirage_nb.tile.rules import stages as ring_stages
 from mirage_nb.tile.schemes import LOAD, Asked, MathRole, Scheme, scheme
+from mirage_nb.tile.shared import PATTERN_ROWS
 
 SPLIT = "s"
 LEADING = ("b", "c", "d")

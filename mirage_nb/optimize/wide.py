@@ -11,10 +11,9 @@ from mirage_nb.ir import BlockGraph, InIterAttrs, OpKind
 from mirage_nb.optimize.layout import SharedLayout, boxes
 from mirage_nb.optimize.options import Options
 from mirage_nb.optimize.tiling import Region
+from mirage_nb.tile.program import GROUP
 from mirage_nb.tile.shared import LINE_BYTES
 
-WARPGROUP = 4
-"""Warps that multiply together."""
 COLUMNS = frozenset({16, 32, 64, 128, 256})
 """Columns that one instruction may have here: the lengths of its accumulators."""
 
@@ -41,7 +40,7 @@ def wide_possible(block: BlockGraph, region: Region | None, options: Options) ->
     # held in registers over the loop. They no longer are, which is to be seen on a card before this goes.
     if not region.direct:
         return False
-    if options.warps % WARPGROUP or region.row_warps != options.warps or region.row_tiles != 1:
+    if options.warps % GROUP or region.row_warps != options.warps or region.row_tiles != 1:
         return False
     products = [block.ops[i] for i in region.ops if block.ops[i].kind is OpKind.MATMUL]
     if any(block.types[op.inputs[1]].shape[-1] not in COLUMNS for op in products):

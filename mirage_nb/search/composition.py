@@ -23,12 +23,12 @@ from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import COMPOSED, partition
 from mirage_nb.search.pieces import VIEWS, Piece, is_heavy, part_of
 from mirage_nb.search.saturation.values import POST
-from mirage_nb.search.sizes.coarse import SUM_BYTES
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import small_program, tiny_extents
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 from mirage_nb.targets import Target
+from mirage_nb.tile.sharing import SUM_BYTES
 
 OWN_OPERATORS = "the program's own operators"
 LIBRARY_AND_FUSED = "library products, the rest fused"

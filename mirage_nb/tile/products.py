@@ -30,8 +30,7 @@ from mirage_nb.ir import (
     Trait,
     TransposeAttrs,
 )
-from mirage_nb.tile.rules import CHUNK_BYTES, PATTERN_ROWS
-from mirage_nb.tile.shared import LINE_BYTES
+from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES, PATTERN_ROWS
 from mirage_nb.tile.sketch import MATMULS, pairs
 from mirage_nb.tile.written_out import Node, WrittenOut, write_out
 

@@ -29,12 +29,8 @@ DEEPEST = 12
 SHALLOWEST = 3
 ACCUMULATOR_REGISTERS = 128
 """Of a thread, for all sums."""
-PATTERN_ROWS = 8
-"""Lines after which the swizzle of shared memory repeats."""
-CHUNK_BYTES = 16
-"""Rows of operands begin on multiples of so many bytes."""
-BARRIER_BYTES = 1024
-"""Shared memory kept for barriers."""
+RESERVED_BYTES = 1024
+"""Shared memory of a block kept for barriers, small static arrays and the driver."""
 REGISTERS, REGISTER_UNIT = 65536, 8
 """Of a multiprocessor; threads have a multiple of the unit."""
 BESIDE_SUMS = 26
@@ -121,7 +117,7 @@ def fits(rows: Extent, columns: Extent, depth: Extent, sums: int, width: int = 2
 def stages(nbytes: Extent, memory: Extent) -> Any:
     """Stages of the ring: nbytes that land in one of them, of `memory` bytes that a block may take. Fewer than
     `SHALLOWEST` are too few."""
-    return np.minimum(DEEPEST, np.floor_divide(memory - BARRIER_BYTES, nbytes))
+    return np.minimum(DEEPEST, np.floor_divide(memory - RESERVED_BYTES, nbytes))
 
 
 CHAINED_REGISTERS = {64: 192, 128: 192, 192: 128}
@@ -132,7 +128,7 @@ DEEPEST_CHAINED = 4
 
 def chained_stages(rows: Extent, keys: Extent, depth: Extent, columns: Extent, memory: int) -> Any:
     """Stages of the rings of keys and of values, beside the queries."""
-    free = memory - BARRIER_BYTES - 2 * np.multiply(rows, depth)
+    free = memory - RESERVED_BYTES - 2 * np.multiply(rows, depth)
     return np.minimum(DEEPEST_CHAINED, np.floor_divide(free, 2 * np.multiply(keys, np.add(depth, columns))))
 
 

@@ -23,7 +23,9 @@ SWIZZLES = (128, 64, 32)
 PATTERN_ROWS = 8
 """Rows after which a swizzle repeats itself."""
 PATTERN_BYTES = LINE_BYTES * PATTERN_ROWS
-BANK_BYTES, BANKS, CHUNK_BYTES = 4, 32, 16
+BANK_BYTES, BANKS = 4, 32
+CHUNK_BYTES = 16
+"""What a swizzle leaves together; rows of operands of the copy engine begin on multiples of so many bytes."""
 WAVEFRONT_COST = 1024
 """Bytes break ties: an eighth of a wavefront for each kilobyte."""
 FORBIDDEN = np.inf

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mirage_nb.targets import Target
+from mirage_nb.tile.boxes import BOX_ROWS
 from mirage_nb.tile.flow import follow
 from mirage_nb.tile.groups import GROUPS, ROWS
 from mirage_nb.tile.instructions import INSTRUCTIONS, Place
@@ -33,11 +34,9 @@ from mirage_nb.tile.program import (
     flat,
     registers,
 )
-from mirage_nb.tile.rules import BARRIER_BYTES, BESIDE_SUMS, FLOAT_STEP, PATTERN_ROWS, REGISTER_UNIT, first_registers
+from mirage_nb.tile.rules import BESIDE_SUMS, FLOAT_STEP, REGISTER_UNIT, RESERVED_BYTES, first_registers
+from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES, PATTERN_ROWS
 
-LINE_BYTES, BOX_ROWS = 128, 256
-"""The swizzle of panels: bytes of a row; and the rows of one box of the copy engine."""
-CHUNK_BYTES = 16
 LAYOUTS = {Place.GLOBAL: Layout.ROWS, Place.SHARED: Layout.PANELS, Place.REGISTER: Layout.FRAGMENT}
 """How tiles lie, by their place."""
 THREADS = 1024
@@ -108,9 +107,9 @@ def _capacity(program: Program, target: Target) -> Iterator[str]:
     """Shared memory, threads, registers, barriers."""
     if program.capability != target.capability:
         yield f"made for capability {program.capability}, the target has {target.capability}"
-    if program.shared_bytes + BARRIER_BYTES > target.shared_per_block:
-        yield f"{program.shared_bytes} bytes of shared memory; the target has {target.shared_per_block - BARRIER_BYTES}"
-    if 2 * BARRIER * sum(p.stages for p in program.pipelines) > BARRIER_BYTES:
+    if program.shared_bytes > (free := target.shared_per_block - RESERVED_BYTES):
+        yield f"{program.shared_bytes} bytes of shared memory; the target has {free}"
+    if 2 * BARRIER * sum(p.stages for p in program.pipelines) > RESERVED_BYTES:
         yield "too many barriers"
     if program.threads > THREADS or program.blocks < 1 or any(role.warps < 1 for role in program.roles):
         yield f"{program.threads} threads in {program.blocks} blocks"

@@ -18,9 +18,10 @@ from mirage_nb.errors import MirageError
 from mirage_nb.ir import BlockGraph, KernelGraph
 from mirage_nb.lang import TensorProgram
 from mirage_nb.optimize import Options
-from mirage_nb.optimize.plan import RESERVED_BYTES, BlockPlan, Plan, plan
+from mirage_nb.optimize.plan import BlockPlan, Plan, plan
 from mirage_nb.targets import Target
 from mirage_nb.tile.placement import Place
+from mirage_nb.tile.rules import RESERVED_BYTES
 from mirage_nb.viz.axes import axis_names
 from mirage_nb.viz.mugraph import mugraph_svg, place_of
 from mirage_nb.viz.program_lines import program_html

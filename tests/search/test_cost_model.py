@@ -34,13 +34,14 @@ from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import ALIKE, _diverse, divisors, numbered, sized
 from mirage_nb.search.sizes.occupancy import live
 from mirage_nb.search.sizes.representative import outline
-from mirage_nb.search.sizes.rows import LINE_BYTES, SECTOR_BYTES, rows, touched
+from mirage_nb.search.sizes.rows import SECTOR_BYTES, rows, touched
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, find_target
 from mirage_nb.tile.boxes import boxes as panels_of
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import StepKind
+from mirage_nb.tile.shared import LINE_BYTES
 from tests.clock import cpu_limit
 from tests.search.explored import explored
 from tests.search.programs import PROGRAMS, Builder

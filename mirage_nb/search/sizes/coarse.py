@@ -24,13 +24,12 @@ from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import MAX_GRID_DIMS
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.targets import Target
+from mirage_nb.tile.sharing import SUM_BYTES
 
 TILES = (1, 16, 64, 128)
 """What a grid axis is cut into, about; or it stays whole."""
 SPLITS = (1, 4, 16, 64)
 """Blocks along an axis whose parts a second kernel sums up."""
-SUM_BYTES = 4
-"""Of an element of a sum."""
 RESULT_US = 0.1
 """One more tensor that is written: of two ways to join operators, the one that stores less."""
 KNOWN = 4096

@@ -27,7 +27,6 @@ from mirage_nb.search.sizes.memory import DEPTHS, Memory, memory
 from mirage_nb.search.sizes.occupancy import (
     DEFAULT_VARIANT,
     OTHER_VARIANTS,
-    RESERVED_BYTES,
     Registers,
     Variant,
     fits,
@@ -39,6 +38,7 @@ from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.traffic import Copies, Traffic, copies, traffic
 from mirage_nb.search.sizes.work import Work, held_in_registers, held_work, work
 from mirage_nb.targets import Target
+from mirage_nb.tile.rules import RESERVED_BYTES
 
 Chosen = npt.NDArray[np.intp]
 Numbered = TypeVar("Numbered", Copies, Traffic, Work, Registers, Memory)

@@ -28,11 +28,11 @@ from mirage_nb.search.sizes.anatomy import Numbers, Sizes, Truths
 from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs, tile_of
 from mirage_nb.search.sizes.cost import Cost, Estimates, estimate
 from mirage_nb.search.sizes.drafts import Draft, Instance, rewritten, with_threads
-from mirage_nb.search.sizes.occupancy import RESERVED_BYTES, live
+from mirage_nb.search.sizes.occupancy import live
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
-from mirage_nb.tile.rules import TEAMS, few
+from mirage_nb.tile.rules import RESERVED_BYTES, TEAMS, few
 
 MAX_GRID_X = 2**31 - 1
 SHARED = 16

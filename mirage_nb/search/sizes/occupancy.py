@@ -16,6 +16,7 @@ from mirage_nb.ir.legality import alive
 from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
+from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
 
 REGISTERS = 48
 """Of a thread, beside its accumulators."""
@@ -25,14 +26,10 @@ PRIVATE_REGISTERS, PRIVATE_SHARE = 50, 1.5
 """The same where a loop body stays in fragments, and what its widest value takes: f32, and half of it as operands."""
 WIDE_REGISTERS = 42
 """The same where groups of four warps multiply, which take operands from shared memory."""
-WARPGROUPS = 90
-"""The one compute capability whose warpgroups multiply."""
 QUARTERS = 4
 """Parts of a multiprocessor among which registers and warps are shared out."""
 REGISTER_UNIT = 8
 """Registers are given to a thread in such lots."""
-RESERVED_BYTES = 1024
-"""Shared memory that a block needs beside its tiles: barriers and what the driver keeps."""
 STAGES = 4
 """Tiles of the for-loop in flight, fewer where they do not fit; at least 2."""
 
@@ -128,6 +125,6 @@ def fits(held: Registers, bulk: Truths, variant: Variant, target: Target) -> Tru
     """
     if variant.wide:
         able: Truths = held.direct & bulk & (held.fragments == variant.warps)
-        return able & (target.capability == WARPGROUPS)
+        return able & (target.capability == CAPABILITY)
     rows: Truths = held.private & (2 * held.fragments >= variant.warps)
     return rows

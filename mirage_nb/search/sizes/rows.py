@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Truths, common
+from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES
 
-SECTOR_BYTES, LINE_BYTES = 32, 128
-"""What device memory and caches move at a time, and what they find at a time."""
-CHUNK_BYTES = 16
-"""What a swizzle leaves together, and the widest vector of a thread."""
+SECTOR_BYTES = 32
+"""What device memory and caches move at a time; what they find at a time is a line."""
 COPIED_BYTES = 4
 """The least that a thread copies past its registers, from and to multiples of so many bytes."""
 ANYWHERE_BYTES = 2

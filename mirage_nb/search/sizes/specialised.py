@@ -26,6 +26,7 @@ from mirage_nb.tile import rates, rules
 from mirage_nb.tile.attention import KEYS
 from mirage_nb.tile.products import COLUMNS, RANK, ROWS, SUMMED, Operand, ProductBlock, boxed
 from mirage_nb.tile.schemes import apart, one_kind
+from mirage_nb.tile.shared import CHUNK_BYTES, PATTERN_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ def _step_us(tiles: Tiles, target: Target, constants: Constants, turn: _Turn, ru
 
 def _panels(lines: Numbers, dtype: DType) -> Numbers:
     """Bytes of so many lines of a step in shared memory."""
-    filled: Numbers = np.ceil(lines / rules.PATTERN_ROWS) * rules.PATTERN_ROWS * rules.step(dtype.size) * dtype.size
+    filled: Numbers = np.ceil(lines / PATTERN_ROWS) * PATTERN_ROWS * rules.step(dtype.size) * dtype.size
     return filled
 
 
@@ -217,7 +218,7 @@ def _matrix(tiles: Tiles, operand: Operand, summed: str, own: tuple[int, ...]) -
     extent."""
     extents, tensor, width, hanging = tiles.cut(tiles.outline.read_by(operand.attrs))
     fits, length, longest = np.mod(extents[-1], rules.STEP) == 0, np.ones(tiles.shape), np.ones(tiles.shape)
-    fits &= tensor[-1] * width % rules.CHUNK_BYTES == 0
+    fits &= tensor[-1] * width % CHUNK_BYTES == 0
     for dim, extent in enumerate(extents):
         fits &= ~hanging[dim]
         if dim in own:

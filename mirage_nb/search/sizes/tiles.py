@@ -37,11 +37,9 @@ from mirage_nb.tile.bodies import split
 from mirage_nb.tile.boxes import Boxes, boxes
 from mirage_nb.tile.held import VECTOR_BYTES
 from mirage_nb.tile.shared import worth_having_early
-from mirage_nb.tile.sharing import ROW_TILE
+from mirage_nb.tile.sharing import ROW_TILE, SUM_BYTES
 
-ACCUMULATOR_BYTES, TILE_BYTES = 4, 2
-MATMUL_GRAIN = (16, 8, 16)
-"""Rows, columns and depth of the smallest tensor instruction: smaller tiles are padded to it."""
+TILE_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +178,8 @@ class Tiles:
         """How often all threads take a vector each of a tile: the widest of which the rows of the tile are multiples;
         where it is saved, those of the tensor, too."""
         known = self.outline
-        full = known.parts[value] is Part.ACCUMULATOR or known.block.types[value].dtype.size >= ACCUMULATOR_BYTES
-        widest = VECTOR_BYTES // (ACCUMULATOR_BYTES if full else TILE_BYTES)
+        full = known.parts[value] is Part.ACCUMULATOR or known.block.types[value].dtype.size >= SUM_BYTES
+        widest = VECTOR_BYTES // (SUM_BYTES if full else TILE_BYTES)
         names = known.extents[value]
         last = next((name for name in reversed(names if saved is None else saved.extents) if name is not None), None)
         if saved is not None and (isinstance(last, Fixed) or (last is not None and last.code & TILE)):

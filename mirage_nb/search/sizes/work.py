@@ -7,7 +7,6 @@ then. What hangs over the end of an axis is computed like everything else, and w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import reduce
@@ -17,11 +16,11 @@ import numpy as np
 from mirage_nb.ir import OpKind
 from mirage_nb.search.sizes.anatomy import WARPS, Cell, Moved, Numbers, Part, Truths, common, largest
 from mirage_nb.search.sizes.constants import Constants
-from mirage_nb.search.sizes.occupancy import WARPGROUPS
-from mirage_nb.search.sizes.tiles import ACCUMULATOR_BYTES, MATMUL_GRAIN, Tiles, sides
+from mirage_nb.search.sizes.tiles import Tiles, sides
 from mirage_nb.targets import Target
 from mirage_nb.tile.held import hold
-from mirage_nb.tile.sharing import PARTIAL_BYTES
+from mirage_nb.tile.rules import CAPABILITY
+from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, PARTIAL_BYTES, ROW_TILE, SUM_BYTES
 from mirage_nb.tile.sketch import REDUCTIONS
 
 SHARED_DEPTHS = (2, 4, 8)
@@ -172,9 +171,9 @@ class _Steps:
             return scalar, np.zeros(self.tiles.shape)
         most = self._sharing(cell, shape)
         # Where there are warpgroups, the rate is theirs.
-        share = constants.tensor_share if target.capability == WARPGROUPS else 1.0
+        share = constants.tensor_share if target.capability == CAPABILITY else 1.0
         rate = share * target.tensor_rate * 1e6 / target.multiprocessors
-        instruction = 2.0 * math.prod(MATMUL_GRAIN) / rate
+        instruction = 2.0 * ROW_TILE * COLUMN_TILE * DEPTH_TILE / rate
         alone = np.ceil(shape.results * most / WARPS) * (WARPS * instruction)
         gathered = np.where(shape.gathered, constants.gather, 1.0)
         spent = np.ceil(shape.steps / most) * gathered * np.maximum(alone, constants.product_us)
@@ -185,7 +184,7 @@ class _Steps:
         part = self.tiles.outline.parts[cell.value]
         if part not in (Part.FOLDED, Part.PRIVATE):
             return np.ones(self.tiles.shape)
-        fit = PARTIAL_BYTES / (ACCUMULATOR_BYTES * shape.elements)
+        fit = PARTIAL_BYTES / (SUM_BYTES * shape.elements)
         most = np.ones(self.tiles.shape)
         for count in SHARED_DEPTHS:
             most = np.where(fit >= count, count, most)
@@ -212,13 +211,12 @@ def product_of(tiles: Tiles, cell: Cell) -> Product:
     def found() -> Product:
         batch, rows, depth, columns = sides(tiles, left, right)
         narrow, long = np.minimum(rows, columns), np.maximum(rows, columns)
-        tall, thin, deep = MATMUL_GRAIN
         return Product(
             batch * rows * columns,
             depth,
-            batch * np.ceil(long / tall) * np.ceil(narrow / thin),
-            np.ceil(depth / deep),
-            (common(long, thin) < thin) | (common(depth, thin) < thin),
+            batch * np.ceil(long / ROW_TILE) * np.ceil(narrow / COLUMN_TILE),
+            np.ceil(depth / DEPTH_TILE),
+            (common(long, COLUMN_TILE) < COLUMN_TILE) | (common(depth, COLUMN_TILE) < COLUMN_TILE),
         )
 
     return tiles.sizes.once(("product", left, right), found)
