@@ -21,14 +21,14 @@ from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.masks import is_mask
 
-INTEGERS = frozenset({"torch.int64", "torch.int32", "torch.int16"})
+INTEGERS = frozenset({"torch.int64", "torch.int32", "torch.int16", "torch.int8", "torch.uint8"})
 
 
 @dataclass
 class Translation:
     """The program that nodes become. `terms`: what each stands for; `left`: why others have no term. `rows`: of the
-    table; `is_whole`: whether there may be tensors of whole numbers from outside, in single precision, and of complex
-    numbers, as pairs."""
+    table; `is_whole`: whether there may be tensors of whole numbers and truth values from outside, in single precision,
+    of complex numbers, as pairs, and tensors that are one number everywhere."""
 
     builder: Builder = field(default_factory=Builder)
     rows: Mapping[str, Row] = field(default_factory=lambda: ROWS)
@@ -42,14 +42,16 @@ class Translation:
         try:
             shape, dtype = typed(node)
             if isinstance(node.meta["val"], tuple | list):
-                raise Left(f"{node.target} has no row")
+                raise Left(f"{node.target} is not in the table of operators")
             if self.is_whole and node.meta["val"].is_complex() and _read_as_pairs(node):
                 shape, dtype = (*shape, 2), DType.F32
-            elif self.is_whole and str(node.meta["val"].dtype) in INTEGERS and _read_as_numbers(node):
+            elif self.is_whole and (logical(node) or _read_as_numbers(node)):
                 dtype = DType.F32
             if dtype is None:
-                raise Left(f"a tensor of type {node.meta['val'].dtype}")
-            self.terms[node] = self.builder.declare(name, TensorType(shape, dtype))
+                raise Left(f"programs have no tensors of type {node.meta['val'].dtype}")
+            self.terms[node] = made = self.builder.declare(name, TensorType(shape, dtype))
+            if logical(node):
+                self.builder.masks.add(made)
         except (Left, MirageError) as error:
             self.left[node] = str(error).splitlines()[0]
             return False
@@ -74,7 +76,7 @@ class Translation:
         else:
             row = self.rows.get(str(node.target))
             if row is None:
-                raise Left(f"{node.target} has no row")
+                raise Left(f"{node.target} is not in the table of operators")
             shape, dtype = typed(node)
             self._place(node)
             at = At(self.builder, shape, dtype, logical(node))
@@ -105,7 +107,12 @@ class Translation:
         held = self.terms[argument]
         if isinstance(held, tuple):
             return tuple(None if term is None else Held(term) for term in held)
-        return Held(held, logical(argument))
+        return Held(held, logical(argument), self._filled(argument) if isinstance(held, Number) else None)
+
+    def _filled(self, node: Any) -> TensorType | None:
+        """The type that a number has as a tensor, in a whole program: models keep what PyTorch fills."""
+        shape, dtype = typed(node)
+        return TensorType(shape, dtype) if self.is_whole and dtype is not None else None
 
     def _place(self, node: Any) -> None:
         line = f"{node.name} = {called(node)}"
@@ -135,9 +142,9 @@ def _read_as_pairs(node: Any) -> bool:
 
 
 def _read_as_numbers(node: Any) -> bool:
-    """Whether nobody computes integers from a tensor of them: it names places, is compared, or becomes a tensor of
-    numbers; or views of it do."""
-    return all(
+    """Whether it is a tensor of integers of which nobody computes others: it names places, is compared, or becomes a
+    tensor of numbers; or views of it do."""
+    return str(node.meta["val"].dtype) in INTEGERS and all(
         str(user.target) in LOOKUPS
         or logical(user)
         or user.meta.get("val") is None  # a check

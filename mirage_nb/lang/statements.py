@@ -65,13 +65,15 @@ class Read:
 
 
 class Statements(Declarations):
-    """Reads the statements of one program."""
+    """Reads the statements of one program, into one that is under construction if it is given."""
 
-    def __init__(self, source: Source, tree: ast.Module, sizes: Mapping[str, Number | Ends]) -> None:
+    def __init__(
+        self, source: Source, tree: ast.Module, sizes: Mapping[str, Number | Ends], builder: Builder | None = None
+    ) -> None:
         self.source = source
         self.body = tree.body
         self.sizes = sizes
-        self.builder = Builder()
+        self.builder = Builder() if builder is None else builder
         defined_in: dict[str, int] = {}
         for statement in ast.walk(tree):
             match statement:

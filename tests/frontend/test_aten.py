@@ -139,8 +139,14 @@ CASES: dict[str, list[Case]] = {
     "aten.tril.default": [case(IMAGE), case(X, 1), case(X, -1)],
     "aten.triu.default": [case(IMAGE), case(X, 2)],
     "aten.cumsum.default": [case(IMAGE, 1), case(ROW, 0)],
-    "aten.constant_pad_nd.default": [case(IMAGE, [1, 2]), case(IMAGE, [0, 1, 2, 0]), case(IMAGE, [1, -1, -2, 0])],
+    "aten.constant_pad_nd.default": [case(IMAGE, [1, 2]), case(IMAGE, [0, 1, 2, 0]), case(IMAGE, [1, -1, -2, 0]),
+                                     case(IMAGE, [1, 2], 0.5)],
     "aten.glu.default": [case(IMAGE, 1), case(X)],
+    "aten.addcmul.default": [case(X, Y, ROW), case(X, ROW, Y, value=0.5)],
+    "aten.addcdiv.default": [case(X, Y, positive(3, 4), value=-2)],
+    "aten.lerp.Scalar": [case(X, Y, 0.3)], "aten.lerp.Tensor": [case(X, ROW, Y)],
+    "aten.ceil.default": ONE, "aten.exp2.default": ONE, "aten.tan.default": ONE,
+    "aten.log2.default": [case(positive(3, 4))], "aten.log10.default": [case(positive(3, 4))],
     "aten.slice.Tensor": [case(X, 1, 1, 3), case(X, -1, 0, 9223372036854775807, 2), case(X, 0, -2), case(X)],
     "aten.select.int": [case(X, 0, 1), case(IMAGE, 1, -2), case(ROW, 0, 2)],
     "aten.split.Tensor": [case(IMAGE, 4, 1), case(IMAGE, 2, -1)],
@@ -165,7 +171,8 @@ CASES: dict[str, list[Case]] = {
     "aten.var.correction": [case(IMAGE, [1]), case(IMAGE, [1, 2], correction=0, keepdim=True)],
     "aten.var_mean.correction": [case(IMAGE, [2], correction=0, keepdim=True), case(IMAGE, [1])],
     "aten.std.correction": [case(IMAGE, [1], correction=1)],
-    "aten.linalg_vector_norm.default": [case(IMAGE, 2, [1], True), case(IMAGE, 1, [-1]), case(X)],
+    "aten.linalg_vector_norm.default": [case(IMAGE, 2, [1], True), case(IMAGE, 1, [-1]), case(X),
+                                        case(IMAGE, 3, [0, 2]), case(IMAGE, float("inf"), [1])],
     "aten.norm.ScalarOpt_dim": [case(IMAGE, 2, [1], True), case(IMAGE, None, [0])],
     "aten.norm.Scalar": [case(X), case(X, 1)],
     "aten.mm.default": [case(X, tensor(4, 5))],
@@ -188,7 +195,7 @@ CASES: dict[str, list[Case]] = {
     "aten.log_softmax.int": [case(X, -1)],
     "aten._log_softmax.default": [case(X, 0, False)],
     "aten.logsumexp.default": [case(IMAGE, [-1]), case(IMAGE, [1], True), case(IMAGE, [0, 2])],
-    "aten.layer_norm.default": [case(X, [4]), case(X, [4], ROW, tensor(4), 1e-3)],
+    "aten.layer_norm.default": [case(X, [4]), case(IMAGE, [6, 5]), case(X, [4], ROW, tensor(4), 1e-3)],
     "aten.native_layer_norm.default": [case(X, [4], ROW, tensor(4), 1e-3), case(IMAGE, [5], None, None, 1e-5)],
     "aten.rms_norm.default": [case(X, [4]), case(X, [4], ROW, 1e-3)],
     "aten._fused_rms_norm.default": [case(X, [4], ROW, 1e-3)],
@@ -224,7 +231,26 @@ LOOKUPS: dict[str, list[Case]] = {
     "aten.select_scatter.default": [case(CACHE, tensor(2, 3, 4), 2, 5), case(X, ROW, 0, -1)],
 }
 """Places that tensors of integers name."""
-CASES |= LOOKUPS
+PHOTO = tensor(2, 4, 6, 6)
+WHOLE_ONLY: dict[str, list[Case]] = {
+    "aten.fmod.Scalar": [case(X, 0.7)], "aten.fmod.Tensor": [case(X, positive(3, 4))],
+    "aten.remainder.Scalar": [case(X, -0.7)], "aten.remainder.Tensor": [case(X, positive(4))],
+    "aten.cumprod.default": [case(IMAGE, 1), case(X, -1)],
+    "aten.argmax.default": [case(X), case(IMAGE, 1), case(IMAGE, -1, True)],
+    "aten.argmin.default": [case(X), case(IMAGE, -2)],
+    "aten.roll.default": [case(X, [1]), case(IMAGE, [1, -2], [1, 2]), case(IMAGE, [7], [-1])],
+    "aten.conv1d.default": [case(IMAGE, tensor(4, 6, 3)), case(IMAGE, tensor(6, 2, 2), tensor(6), [2], [1], [1], 3)],
+    "aten.conv2d.default": [case(PHOTO, tensor(3, 4, 3, 3), tensor(3), [2, 2], [1, 1]),
+                            case(PHOTO, tensor(4, 1, 3, 2), None, [1, 1], [0, 1], [2, 1], 4)],
+    "aten.conv2d.padding": [case(PHOTO, tensor(3, 4, 3, 3), None, [1, 1], "same")],
+    "aten.max_pool2d.default": [case(PHOTO, [2, 2]), case(PHOTO, [3, 3], [2, 2], [1, 1])],
+    "aten.avg_pool2d.default": [case(PHOTO, [2, 3]), case(PHOTO, [3, 3], [2, 2], [1, 1])],
+    "aten.adaptive_avg_pool2d.default": [case(PHOTO, [1, 1]), case(PHOTO, [3, 2])],
+    "aten.pixel_shuffle.default": [case(PHOTO, 2)],
+    "aten.round.default": [case(X), case(tensor(5, 40))], "aten.trunc.default": ONE, "aten.frac.default": ONE,
+}
+"""What only whole programs compute themselves."""
+CASES |= LOOKUPS | WHOLE_ONLY
 
 GPU_ONLY = {
     "aten._scaled_dot_product_flash_attention.default",
@@ -279,7 +305,7 @@ def test_sums_of_truth_values_are_no_masks() -> None:
 
 def test_every_row_has_a_case() -> None:
     assert set(WHOLE) == set(CASES) | GPU_ONLY | set(LOGICAL) | COMPLEX
-    assert set(WHOLE) == set(ROWS) | set(LOOKUPS) | COMPLEX
+    assert set(WHOLE) == set(ROWS) | set(LOOKUPS) | set(WHOLE_ONLY) | COMPLEX
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -310,10 +336,8 @@ def test_fused_attention_of_gpus_has_the_arguments_that_rows_expect(name: str) -
         ("aten.dropout.default", (X, 0.5, True), {}),
         ("aten.add.Tensor", (X, float("inf")), {}),
         ("aten.eq.Scalar", (X, float("-inf")), {}),
-        ("aten.constant_pad_nd.default", (X, [1, 1], 2.0), {}),
         ("aten.softplus.default", (X, 1.0, 1.0), {}),
-        ("aten.linalg_vector_norm.default", (X, 3), {}),
-        ("aten.layer_norm.default", (IMAGE, [6, 5]), {}),
+        ("aten.linalg_vector_norm.default", (X, 0), {}),
         ("aten.scaled_dot_product_attention.default", (HEADS, HEADS, HEADS, None, 0.5), {}),
         ("aten.cumprod.default", (X, 0), {}),
         ("aten.to.dtype", (X, torch.int64), {}),

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mirage_nb.errors import OptionError
 from mirage_nb.frontend.compiled import graphs, kernels
@@ -317,6 +318,12 @@ def test_another_device_is_compiled_for_anew() -> None:
     close(compiled(x, torch.tensor(0.5)), model(x, torch.tensor(0.5)))
     with pytest.raises(Exception, match="device"):  # PyTorch's own mistake, not an answer of ours
         compiled(x, y.to("meta"))
+
+
+@torch.no_grad()
+def test_tensors_without_elements_of_a_mode_that_fakes_them() -> None:
+    with FakeTensorMode():
+        assert torch.compile(Block(), backend=Backend())(torch.empty(4, 32)).shape == (4, 32)
 
 
 @torch.no_grad()

@@ -167,3 +167,13 @@ def test_two_kernels_are_searched_where_they_pay() -> None:
     columns = "X: bf16[1, 4096]\nW: bf16[4096, 4096]\nreturn rms_norm(X) @ W"
     efforts = [effort_for(parse(text).graph, find_target("h200")) for text in (heads, columns)]
     assert efforts == ["standard", "quick"]
+
+
+def test_a_region_reads_no_result_of_an_operator_that_it_computes() -> None:
+    """A variance takes a mean that others read, too: as an input it would be another mean than that operator's own."""
+    backend, x = Backend(), torch.randn(2, 4, 5, 5)
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(4), torch.nn.ReLU()).train()
+    found = torch.compile(model, backend=backend)(x)
+    torch.testing.assert_close(found, model(x))
+    entries = backend.reports.all().entries
+    assert entries and all(entry.taken for entry in entries), str(backend.reports.all())

@@ -111,7 +111,7 @@ torch.cumprod(X, dim=1) | torch.logcumsumexp(X, dim=0) | torch.cummax(X, dim=0)[
 np.polyval([1.0, -2.0, 0.5], X) | torch.where(X > 0, X, torch.tensor(0.5))
 v * torch.arange(0, 3, 0.5) | np.arange(1.5, -1.4, -0.5) * u | X * math.prod(X.shape[:1]) + np.prod([2, 3])
 torch.linalg.multi_dot([X, S, W]) | v * np.linspace(0, 1, num=6) | X[range(4), torch.arange(4)] * 2
-torch.einsum("ij,jk->ik", [X, W])
+torch.einsum("ij,jk->ik", [X, W]) | torch.roll(X, (5,))
 torch.tril(torch.ones(6, 6, dtype=torch.bool)).double() @ S | torch.zeros(4, 6, dtype=torch.float64) + X
 """
 EXAMPLES = [part.strip() for line in LINES.strip().splitlines() for part in line.split(" | ")]

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from mirage_nb.frontend.aten.borrowed import borrowed
 from mirage_nb.frontend.aten.folds import variance
 from mirage_nb.frontend.aten.masks import triangle
 from mirage_nb.frontend.aten.products import product, transposed
-from mirage_nb.frontend.aten.terms import At, Left, Result, Row, named, narrowest, number
+from mirage_nb.frontend.aten.terms import At, Left, Result, Row, narrowest, number
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import OpKind
 from mirage_nb.lang import constants, lowering, masks, norms, reductions, views
@@ -52,9 +53,7 @@ def _optional(at: At, x: Any) -> Value | None:
 def _layer_norm(
     at: At, x: Any, shape: Sequence[int], gain: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Term:
-    value = at.tensor(x)
-    _last(at, value, shape)
-    return norms.layer_norm(at.b, value, _optional(at, gain), _optional(at, bias), number(eps))
+    return borrowed("layer_norm")(at, x, shape, gain, bias, eps)
 
 
 def _native_layer_norm(at: At, x: Any, shape: Sequence[int], gain: Any, bias: Any, eps: float) -> Result:
@@ -66,47 +65,10 @@ def _native_layer_norm(at: At, x: Any, shape: Sequence[int], gain: Any, bias: An
     return made, middle, lowering.rsqrt(at.b, lowering.add(at.b, spread, number(eps)))
 
 
-def _rms_norm(at: At, x: Any, shape: Sequence[int], gain: Any = None, eps: float | None = None) -> Term:
-    value = at.tensor(x)
-    _last(at, value, shape)
-    return norms.rms_norm(at.b, value, _optional(at, gain), _epsilon(at, eps))
-
-
-def _group_norm(at: At, x: Any, groups: int, gain: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Term:
-    value = at.tensor(x)
-    return norms.group_norm(at.b, value, groups, _optional(at, gain), _optional(at, bias), number(eps))
-
-
-def _native_group_norm(
-    at: At, x: Any, gain: Any, bias: Any, batch: int, channels: int, elements: int, groups: int, eps: float
-) -> Result:
-    return _group_norm(at, x, groups, gain, bias, eps), None, None
-
-
-def _channel(at: At, vector: Value) -> Value:
-    """A vector with one entry for each channel, which is axis 1."""
-    return views.reshaped(at.b, vector, (*at.b.shape(vector), *(1,) * (len(at.shape) - 2)))
-
-
-def _along_channels(at: At, x: Term, gain: Any, bias: Any) -> Term:
-    if gain is not None:
-        x = lowering.multiply(at.b, x, _channel(at, at.tensor(gain)))
-    return x if bias is None else lowering.add(at.b, x, _channel(at, at.tensor(bias)))
-
-
-def _batch_norm(at: At, x: Any, gain: Any, bias: Any, mean: Any, spread: Any, eps: float) -> Term:
-    """With the statistics that were kept."""
-    centred = lowering.subtract(at.b, at.tensor(x), _channel(at, at.tensor(mean)))
-    deviation = lowering.sqrt(at.b, lowering.add(at.b, _channel(at, at.tensor(spread)), number(eps)))
-    return _along_channels(at, lowering.divide(at.b, centred, deviation), gain, bias)
-
-
-def _batch_norm_eval(
+def _batch_norm(
     at: At, x: Any, gain: Any, bias: Any, mean: Any, spread: Any, training: bool, momentum: float, eps: float, *_: Any
 ) -> Term:
-    if training:
-        raise Left("a batch norm that keeps statistics")
-    return _batch_norm(at, x, gain, bias, mean, spread, eps)
+    return borrowed("batch_norm")(at, x, mean, spread, gain, bias, training, momentum, eps)
 
 
 def attention(
@@ -138,14 +100,6 @@ def attention(
         seen = most if logical else masks.comparison(ast.GtE)(b, most, number(-LARGEST[b.dtype(mask)]))
         made = b.tensor(masks.where(b, b.tensor(seen, "attention"), made, lowering.ZERO), "attention")
     return views.reshaped(b, made, at.shape)
-
-
-def _glu(at: At, x: Any, axis: int = -1) -> Term:
-    """The first half times the sigmoid of the second."""
-    value, along = at.tensor(x), at.axis(at.tensor(x), axis)
-    half = at.b.shape(value)[along] // 2
-    one, other = (views.sliced(at.b, value, along, start, half) for start in (0, half))
-    return lowering.multiply(at.b, one, named(at.b, "sigmoid", other))
 
 
 def _masked(b: Builder, mask: Value, scores: Value) -> Value:
@@ -205,17 +159,18 @@ ROWS: dict[str, Row] = {
     "aten._log_softmax.default": _log_softmax,
     "aten.layer_norm.default": _layer_norm,
     "aten.native_layer_norm.default": _native_layer_norm,
-    "aten.rms_norm.default": _rms_norm,
-    "aten._fused_rms_norm.default": lambda at, x, shape, gain, eps: (_rms_norm(at, x, shape, gain, eps), None),
-    "aten.group_norm.default": _group_norm,
-    "aten.native_group_norm.default": _native_group_norm,
-    "aten.batch_norm.default": _batch_norm_eval,
-    "aten._native_batch_norm_legit_no_training.default": (
-        lambda at, x, gain, bias, mean, spread, momentum, eps: (
-            _batch_norm(at, x, gain, bias, mean, spread, eps), None, None,
-        )
+    "aten.rms_norm.default": borrowed("rms_norm"),
+    "aten._fused_rms_norm.default": lambda at, *given: (borrowed("rms_norm")(at, *given), None),
+    "aten.group_norm.default": lambda at, x, groups, gain=None, bias=None, eps=1e-5, *_: (
+        borrowed("group_norm")(at, x, groups, gain, bias, eps)
     ),
-    "aten.glu.default": _glu,
+    "aten.native_group_norm.default": lambda at, x, gain, bias, batch, channels, elements, groups, eps: (
+        borrowed("group_norm")(at, x, groups, gain, bias, eps), None, None,
+    ),
+    "aten.batch_norm.default": _batch_norm,
+    "aten._native_batch_norm_legit_no_training.default": lambda at, x, gain, bias, mean, spread, momentum, eps: (
+        _batch_norm(at, x, gain, bias, mean, spread, False, momentum, eps), None, None,
+    ),
     "aten.scaled_dot_product_attention.default": attention,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _flash,
     "aten._scaled_dot_product_flash_attention.default": _flash,

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, named
+from mirage_nb.frontend.aten.borrowed import borrowed
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row
 from mirage_nb.ir.ops import OpKind
 from mirage_nb.lang import lowering, reductions, views
 from mirage_nb.lang.builder import Term, Value
@@ -66,20 +67,11 @@ def _std(at: At, x: Any, axes: Axes = None, *, correction: float | None = None, 
     return lowering.sqrt(at.b, _var(at, x, axes, correction=correction))
 
 
-def _vector_norm(at: At, x: Any, order: float = 2, axes: Axes = None, keepdim: bool = False, **_: Any) -> Term:
+def _vector_norm(
+    at: At, x: Any, order: float | None = 2, axes: Axes = None, keepdim: bool = False, **_: Any
+) -> Term:
     value = at.computed(at.tensor(x))
-    match order:
-        case 2:
-            squared = at.b.tensor(lowering.square(at.b, value), "norm")
-            return lowering.sqrt(at.b, _sum(at, Held(squared), axes))
-        case 1:
-            return _sum(at, Held(named(at.b, "abs", value)), axes)
-        case _:
-            raise Left(f"a norm of order {order}")
-
-
-def _frobenius(at: At, x: Any, order: float | None = 2, axes: Axes = None, keepdim: bool = False) -> Term:
-    return _vector_norm(at, x, 2 if order is None else order, axes, keepdim)
+    return borrowed("norm")(at, Held(value), order, at.axes(value, axes), keepdim)
 
 
 ROWS: dict[str, Row] = {
@@ -100,6 +92,6 @@ ROWS: dict[str, Row] = {
     "aten.var_mean.correction": _var_mean,
     "aten.std.correction": _std,
     "aten.linalg_vector_norm.default": _vector_norm,
-    "aten.norm.ScalarOpt_dim": _frobenius,
-    "aten.norm.Scalar": _frobenius,
+    "aten.norm.ScalarOpt_dim": _vector_norm,
+    "aten.norm.Scalar": _vector_norm,
 }

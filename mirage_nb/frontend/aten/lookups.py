@@ -13,24 +13,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from mirage_nb.frontend.aten.borrowed import borrowed
 from mirage_nb.frontend.aten.terms import At, Held, Left, Row, number
 from mirage_nb.ir.ops import DimAttrs, OpKind
 from mirage_nb.lang import lowering, masks, views
 from mirage_nb.lang.builder import Builder, Term, Value
-
-
-def _embedding(at: At, table: Any, index: Any, *_: Any, **__: Any) -> Term:
-    return masks.take(at.b, at.tensor(table), at.tensor(index), 0)
-
-
-def _index_select(at: At, x: Any, axis: int, index: Any) -> Term:
-    value = at.tensor(x)
-    return masks.take(at.b, value, at.tensor(index), at.axis(value, axis))
-
-
-def _gather(at: At, x: Any, axis: int, index: Any, **_: Any) -> Term:
-    value = at.tensor(x)
-    return masks.gather(at.b, value, at.tensor(index), at.axis(value, axis))
 
 
 def _at(at: At, indices: Sequence[Any]) -> tuple[int, Value]:
@@ -132,9 +119,9 @@ def _select_scatter(at: At, x: Any, source: Any, axis: int, index: int) -> Term:
 
 
 ROWS: dict[str, Row] = {
-    "aten.embedding.default": _embedding,
-    "aten.index_select.default": _index_select,
-    "aten.gather.default": _gather,
+    "aten.embedding.default": lambda at, table, index, *_, **__: borrowed("embedding")(at, index, table),
+    "aten.index_select.default": borrowed("index_select"),
+    "aten.gather.default": lambda at, x, axis, index, **_: borrowed("gather")(at, x, axis, index),
     "aten.index.Tensor": _index,
     "aten.index_copy.default": _index_copy,
     "aten.index_put.default": _index_put,

@@ -121,28 +121,6 @@ def _cut(kind: type[ast.cmpop]) -> Row:
     return row
 
 
-def _cumsum(at: At, x: Any, axis: int, **_: Any) -> Term:
-    value = at.tensor(x)
-    return masks.cumsum(at.b, value, at.axis(value, axis))
-
-
-def _pad(at: At, x: Any, amounts: list[int], value: float = 0) -> Term:
-    """Zeros before and behind; fewer than none take elements away."""
-    made = at.tensor(x)
-    if value:
-        raise Left("a padding by anything but zeros")
-    rank = len(at.b.shape(made))
-    for place in range(len(amounts) // 2):
-        axis, sides = rank - 1 - place, amounts[2 * place : 2 * place + 2]
-        first, last = (max(0, -amount) for amount in sides)
-        if first or last:
-            length = at.b.shape(made)[axis] - first - last
-            made = at.b.tensor(views.sliced(at.b, made, axis, first, length), "pad")
-        before, after = (max(0, amount) for amount in sides)
-        made = at.b.tensor(masks.pad(at.b, made, before, after, axis), "pad")
-    return made
-
-
 COMPARISONS = {"gt": ast.Gt, "ge": ast.GtE, "lt": ast.Lt, "le": ast.LtE, "eq": ast.Eq, "ne": ast.NotEq}
 
 ROWS: dict[str, Row] = {
@@ -163,6 +141,4 @@ ROWS: dict[str, Row] = {
     "prims.iota.default": _iota,
     "aten.tril.default": _cut(ast.GtE),
     "aten.triu.default": _cut(ast.LtE),
-    "aten.cumsum.default": _cumsum,
-    "aten.constant_pad_nd.default": _pad,
 }

@@ -6,14 +6,12 @@ with transposes where the operands lie otherwise, and reshapes only where severa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+from mirage_nb.frontend.aten.borrowed import borrowed
 from mirage_nb.frontend.aten.terms import At, Left, Row, full, narrowest, number
-from mirage_nb.ir.ops import OpKind
-from mirage_nb.lang import einsum, lowering, views
+from mirage_nb.lang import lowering, views
 from mirage_nb.lang.builder import Builder, Term, Value
-from mirage_nb.lang.reductions import folded
 
 
 def product(b: Builder, x: Value, y: Value) -> Value:
@@ -65,24 +63,6 @@ def _matrix(at: At, x: Value, y: Value) -> Value:
     return views.reshaped(at.b, made, at.shape) if 1 in (len(left), len(right)) else full(at.b, made, at.shape)
 
 
-def _einsum(at: At, equation: str, operands: Sequence[Any], **_: Any) -> Term:
-    inputs, arrow, output = equation.replace(" ", "").partition("->")
-    if not arrow:
-        every = inputs.replace(",", "")
-        output = "".join(sorted(name for name in set(every) if every.count(name) == 1))
-    tensors = tuple(at.tensor(x) for x in operands)
-    made = einsum.einsum(at.b, f"{inputs}->{output or _sum_of(inputs)}", tensors)
-    value = at.b.tensor(made, "einsum")
-    if not output:
-        value = folded(at.b, OpKind.SUM, value, (0,))
-    return views.reshaped(at.b, value, at.shape)
-
-
-def _sum_of(inputs: str) -> str:
-    """One letter to keep where all are summed: the language has no tensor without axes."""
-    return inputs[0]
-
-
 ROWS: dict[str, Row] = {
     "aten.mm.default": _mm,
     "aten.bmm.default": _mm,
@@ -92,5 +72,5 @@ ROWS: dict[str, Row] = {
     "aten.linear.default": _linear,
     "aten.addmm.default": _plus,
     "aten.baddbmm.default": _plus,
-    "aten.einsum.default": _einsum,
+    "aten.einsum.default": lambda at, equation, tensors, **_: borrowed("einsum")(at, equation, *tensors),
 }

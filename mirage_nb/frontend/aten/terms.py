@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.ir.dtypes import DType
+from mirage_nb.ir.dtypes import DType, TensorType
 from mirage_nb.ir.ops import RepeatAttrs, Shape
 from mirage_nb.lang import constants, lowering, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value, is_tensor
+from mirage_nb.lang.calls import call
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.functions import FUNCTIONS
 
@@ -42,10 +43,12 @@ class Left(Exception):  # not a mistake of anybody: the node stays PyTorch's
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor among a node's arguments: its term, apart from plain integers, and whether it holds truth values."""
+    """A tensor among a node's arguments: its term, apart from plain integers, and whether it holds truth values; of a
+    number, the type that it has where it has to be a tensor, if it may be one."""
 
     term: Term | Infinity
     logical: bool = False
+    filled: TensorType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,15 @@ class At:
         return self.tensor(argument) if isinstance(argument, Held) and argument.logical else None
 
     def tensor(self, argument: Any) -> Value:
-        """An argument that has to be a tensor; one that is the same number everywhere is none."""
+        """An argument that has to be a tensor; one that is the same number everywhere is none in a model, which has
+        PyTorch fill it."""
         term = self.term(argument)
-        if isinstance(term, Number):
+        if not isinstance(term, Number):
+            return term
+        if not isinstance(argument, Held) or argument.filled is None:
             raise Left("an operand is one number everywhere")
-        return term
+        made = self.b.tensor_of(call(self.b, "full", tuple(map(Number.of, argument.filled.shape)), term), "full")
+        return self.b.tensor(lowering.cast(argument.filled.dtype)(self.b, made), "full")
 
     def computed(self, x: Value) -> Value:
         """A tensor in the type of the result: PyTorch casts what it is told to compute in another one."""

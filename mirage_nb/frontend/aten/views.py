@@ -42,23 +42,9 @@ def _expand(at: At, x: Any, *_: Any, **__: Any) -> Term:
     return term if isinstance(term, Number) else full(at.b, term, at.shape)
 
 
-def _repeat(at: At, x: Any, times: Sequence[int]) -> Term:
-    value = at.tensor(x)
-    held = at.b.shape(value)
-    value = views.reshaped(at.b, value, (1,) * (len(times) - len(held)) + held)
-    for axis, count in enumerate(times):
-        value = at.b.tensor(views.repeat(at.b, value, count, axis), "repeat")
-    return value
-
-
 def _cat(at: At, tensors: Sequence[Any], axis: int = 0) -> Term:
     values = tuple(at.tensor(x) for x in tensors)
     return views.concatenated(at.b, values, None, at.axis(values[0], axis))
-
-
-def _stack(at: At, tensors: Sequence[Any], axis: int = 0) -> Term:
-    values = tuple(at.tensor(x) for x in tensors)
-    return views.stacked(at.b, values, axis + len(at.shape) if axis < 0 else axis)
 
 
 def _slice(at: At, x: Any, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Term:
@@ -86,7 +72,7 @@ def _split(at: At, x: Any, sizes: int | Sequence[int], axis: int = 0) -> Result:
 
 def _chunk(at: At, x: Any, parts: int, axis: int = 0) -> Result:
     value = at.tensor(x)
-    return _parts(views.chunk(at.b, value, parts, at.axis(value, axis)))
+    return _split(at, x, -(-at.b.shape(value)[at.axis(value, axis)] // parts), axis)
 
 
 def _parts(made: Any) -> Result:
@@ -97,11 +83,6 @@ def _unbind(at: At, x: Any, axis: int = 0) -> Result:
     value = at.tensor(x)
     along = at.axis(value, axis)
     return tuple(_select(at, x, along, index) for index in range(at.b.shape(value)[along]))
-
-
-def _flip(at: At, x: Any, axes: Sequence[int]) -> Term:
-    value = at.tensor(x)
-    return views.flipped(at.b, value, at.axes(value, axes)) if axes else value
 
 
 SHOWN = (
@@ -119,7 +100,6 @@ ROWS: dict[str, Row] = {
     "aten.split_with_sizes.default": _split,
     "aten.chunk.default": _chunk,
     "aten.unbind.int": _unbind,
-    "aten.flip.default": _flip,
     "aten.narrow.default": lambda at, x, axis, start, length: _slice(at, x, axis, start, start + length),
     "aten.permute.default": _permute,
     "aten.transpose.int": _swap,
@@ -128,8 +108,6 @@ ROWS: dict[str, Row] = {
     "aten.mT.default": lambda at, x: _swap(at, x, -1, -2),
     "aten.expand.default": _expand,
     "aten.expand_as.default": _expand,
-    "aten.repeat.default": _repeat,
     "aten.cat.default": _cat,
     "aten.concat.default": _cat,
-    "aten.stack.default": _stack,
 }

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mirage_nb.frontend.compiled.compiling import compiling
@@ -100,7 +101,7 @@ class Compiler:
 
     def again(self, examples: list[Any], more: dict[str, Any], gm: torch.fx.GraphModule) -> Call:
         """Compile a changed graph as the first one was: with the same settings, and a context to leave notes in."""
-        fake = torch._guards.detect_fake_mode(examples)
+        fake = next((one.fake_mode for one in examples if isinstance(one, FakeTensor)), None)  # not a caller's own
         with compiling(self.options.patches), contextlib.ExitStack() as stack:
             if fake is not None:
                 stack.enter_context(V.set_fake_mode(fake))

@@ -310,7 +310,7 @@ def named_region(region: Region, extent: int | None) -> KernelGraph:
 
 def _told(error: BaseException) -> str:
     if isinstance(error, MirageError):
-        return error.message
+        return f"{error.message}: {error.hint}" if error.hint else error.message
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
 
 

@@ -65,9 +65,10 @@ class Region:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """What it covers, views left out, as `mm`."""
+        """What it covers, as `mm`; views only where there is nothing else."""
         shown = [str(n.target) for n in self.covers if n.target is not operator.getitem]
-        return tuple(name.split(".")[1] for name in shown if name not in VIEWS and not name.startswith("prims."))
+        computing = [name for name in shown if name not in VIEWS and not name.startswith("prims.")]
+        return tuple(name.split(".")[1] for name in computing or shown)
 
     @property
     def least_bytes(self) -> int:
@@ -217,7 +218,8 @@ def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left:
         return
     graph, _, numbers = translation.builder.numbered(tuple((n.name, v) for v, n in outputs.items()))
     known = {number: nodes[value] for value, number in numbers.items() if value in nodes}
-    for piece in partition(graph, target, inside=_inside(graph, known)):
+    inside = _inside(graph, known) | {numbers[value] for value in _on_the_way(translation, nodes) if value in numbers}
+    for piece in partition(graph, target, inside=inside):
         try:
             yield region_of(_with_slices(piece, graph, known), known, fixed)
         except Left as why:
@@ -232,6 +234,34 @@ def _inside(graph: KernelGraph, known: dict[int, Any]) -> set[int]:
         if constant.issuperset(op.inputs):
             constant.add(value)
     return constant.union(value for value in range(graph.input_count, len(graph.types)) if value not in known)
+
+
+def _on_the_way(translation: Translation, nodes: Mapping[Value, Any]) -> Iterator[Value]:
+    """Values that one operator of PyTorch makes on its way, and another one hands out, as a variance does a mean: who
+    read them from a tensor would need more than the operator does."""
+    for node, term in translation.terms.items():
+        given = {translation.terms.get(source) for source in node.all_input_nodes}
+        made = [t for t in (term if isinstance(term, tuple) else (term,)) if isinstance(t, int)]
+        front = [_bare(translation.builder, t) for t in made if t not in given]
+        seen = {*front, *given}
+        while front:
+            for value in translation.builder.operands(front.pop()):
+                if value in seen or (value in nodes and _follows(node, _base(nodes[value]))):
+                    continue
+                seen.add(value)
+                front.append(value)
+                if value in nodes:
+                    yield value
+
+
+def _follows(node: Any, other: Any) -> bool:
+    """Whether a node is computed from another one."""
+    front, seen = [node], {node}
+    for one in front:
+        fresh = [n for n in one.all_input_nodes if n not in seen and not n < other]
+        seen.update(fresh)
+        front += fresh
+    return other in seen
 
 
 def _with_slices(piece: Piece, graph: KernelGraph, known: Mapping[int, Any]) -> Piece:
@@ -271,11 +301,13 @@ def _nodes_of_values(levels: _Levels, level: int, translation: Translation, left
 def _shown(translation: Translation, node: Any) -> Value | None:
     """The value that a node is, before it was given another shape: a tensor of either shape holds the same."""
     value = translation.value(node)
-    while value is not None and (op := translation.builder.definition(value)) is not None:
-        source = Value(op.inputs[0]) if op.inputs else value
-        if not keeps_order(op, translation.builder.shape(source)):
-            break
-        value = source
+    return None if value is None else _bare(translation.builder, value)
+
+
+def _bare(b: Builder, value: Value) -> Value:
+    """A value before it was given another shape."""
+    while (op := b.definition(value)) is not None and op.inputs and keeps_order(op, b.shape(Value(op.inputs[0]))):
+        value = Value(op.inputs[0])
     return value
 
 

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from torch._dynamo.utils import counters
+
 from mirage_nb.frontend.compiled.kernels import Kernel, Settled
 from mirage_nb.frontend.compiled.regions import Region
 from mirage_nb.search.axes import prepare
@@ -87,14 +89,22 @@ class GraphReport:
             self.entries.append(entry)
 
 
+LONGEST = 160
+"""Characters of what PyTorch says of code that it does not trace."""
 COLUMNS = ("region", "times", "operators", "bytes", "microseconds", "state")
+LEGEND = (
+    "bytes and microseconds: each operator by itself -> the region as one; ~ are estimates of the cost model, "
+    "others measured beside PyTorch's compiled code"
+)
 
 
 @dataclass
 class ModelReport:
-    """The graphs of a model. `print(report)` and `report.to_html()` show them."""
+    """The graphs of a model. `print(report)` and `report.to_html()` show them. `untraced`: why PyTorch made no graph of
+    parts of it, and how often."""
 
     graphs: list[GraphReport]
+    untraced: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -120,34 +130,38 @@ class ModelReport:
         """Why nodes are in no region, and how many for each reason."""
         return Counter(why for graph in self.graphs for why in graph.left.values())
 
-    def __str__(self) -> str:
-        rows = [COLUMNS, *self.rows()]
-        widths = [max(len(row[n]) for row in rows) for n in range(len(COLUMNS) - 1)]
-        lines = [self._headline()]
-        if len(rows) > 1:
-            lines += ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]) for row in rows]
-        lines += [f"with PyTorch, {count}x: {why}" for why, count in self.reasons().most_common()]
+    def remarks(self) -> list[str]:
+        """What is to be said below the table: of numbers, of what was left to PyTorch, and why."""
+        lines = [LEGEND] if self.entries else []
+        lines += [f"left to PyTorch, {_count(n, 'operator')}: {why}" for why, n in self.reasons().most_common()]
         lines += [f"not replaced after all: {graph.trouble}" for graph in self.graphs if graph.trouble]
-        return "\n".join(lines)
+        return lines + [f"not traced by PyTorch, {n}x: {why}" for why, n in self.untraced.items()]
+
+    def __str__(self) -> str:
+        rows = [COLUMNS, *self.rows()] if self.entries else []
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([self._headline(), *lines, *self.remarks()])
 
     def __repr__(self) -> str:
         return f"<ModelReport: {self._headline()}>"
 
     def _headline(self) -> str:
         different = len({entry.region.digest for entry in self.entries})
-        graphs = f"{len(self.graphs)} graph{'s' * (len(self.graphs) != 1)}"
-        regions = f"{len(self.entries)} region{'s' * (len(self.entries) != 1)}"
-        return f"{graphs}, {regions} ({different} different), {self.replaced} replaced"
+        regions = f"{_count(len(self.entries), 'region')} ({different} different)"
+        return f"{_count(len(self.graphs), 'graph')}, {regions}, {self.replaced} replaced"
 
     def to_html(self) -> str:
         """A table, without scripts."""
-        escape = html.escape
-        head = "".join(f"<th>{escape(name)}</th>" for name in COLUMNS)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows())
-        rest = "".join(f"<li>{count} &times; {escape(why)}</li>" for why, count in self.reasons().most_common())
-        left = f"<p>With PyTorch:</p><ul>{rest}</ul>" if rest else ""
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if body else ""
-        return f'<div class="mirage-model"><p>{escape(self._headline())}</p>{table}{left}</div>'
+
+        def row(cell: str, cells: Iterable[str]) -> str:
+            return f"<tr>{''.join(f'<{cell}>{html.escape(text)}</{cell}>' for text in cells)}</tr>"
+
+        body = "".join(row("td", cells) for cells in self.rows())
+        table = f"<table><thead>{row('th', COLUMNS)}</thead><tbody>{body}</tbody></table>" if body else ""
+        rest = "".join(f"<li>{html.escape(line)}</li>" for line in self.remarks())
+        below = f"<ul>{rest}</ul>" if rest else ""
+        return f'<div class="mirage-model"><p>{html.escape(self._headline())}</p>{table}{below}</div>'
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -167,7 +181,21 @@ class Reports:
 
     def all(self) -> ModelReport:
         """Everything so far."""
-        return ModelReport(list(self._graphs))
+        return ModelReport(list(self._graphs), _untraced())
+
+
+def _untraced() -> Counter[str]:
+    """What PyTorch says of the code that it left to Python, each in a line; it counts for the whole process."""
+    found: Counter[str] = Counter()
+    for text, times in counters["unimplemented"].items():
+        first, *more = text.splitlines()
+        why = next((line.partition("Explanation: ")[2] for line in more if "Explanation: " in line), "")
+        found[f"{first.strip()}: {why}".removesuffix(": ")[:LONGEST]] += times
+    return found
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _operators(region: Region) -> str:

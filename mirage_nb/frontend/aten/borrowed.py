@@ -1,0 +1,69 @@
+"""ATen's operators that are functions of the language: what is written in it has no second text here.
+
+In: an `At` and the arguments of a node. Out: a term. Invariant: a node becomes what a call of the function in the text
+of a program becomes. `ROWS` neither overflow nor cancel where the function itself does not; `WHOLE` are for whole
+programs alone: in a model that PyTorch runs, a library has convolutions, and its own code what takes many steps here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from mirage_nb.frontend.aten.terms import At, Held, Left, Row
+from mirage_nb.lang.builder import Extremes, Infinity, Nothing, Result, Term, Text, is_tensor
+from mirage_nb.lang.calls import call
+from mirage_nb.lang.constants import Number
+
+
+def _given(at: At, argument: Any) -> Result:
+    """An argument as programs have it."""
+    match argument:
+        case None | []:
+            return Nothing()
+        case bool():
+            return Number.of(argument)
+        case str():
+            return Text(argument)
+        case float() if math.isinf(argument):
+            return Infinity(1 if argument > 0 else -1)
+        case list() | tuple():
+            return tuple(_given(at, one) for one in argument)
+        case Held():
+            return at.tensor(argument)
+    return at.term(argument)
+
+
+def borrowed(name: str) -> Callable[..., Term]:
+    """The row of what programs call `torch.name`."""
+
+    def row(at: At, *given: Any, **named: Any) -> Term:
+        if at.truth:
+            raise Left("truth values that are computed with")
+        keywords = {key: _given(at, value) for key, value in named.items()}
+        made = call(at.b, name, *(_given(at, value) for value in given), **keywords)
+        found = made[0] if isinstance(made, Extremes) else made
+        if isinstance(found, Number) or is_tensor(found):
+            return found
+        raise Left(f"{name} makes no tensor of these arguments")
+
+    return row
+
+
+def _rows(names: str) -> dict[str, Row]:
+    return {f"aten.{name}": borrowed(name.partition(".")[0]) for name in names.split()}
+
+
+ROWS: dict[str, Row] = {
+    **_rows("addcmul.default addcdiv.default lerp.Scalar lerp.Tensor ceil.default exp2.default log2.default"),
+    **_rows("log10.default tan.default glu.default cumsum.default stack.default"),
+    "aten.constant_pad_nd.default": lambda at, x, amounts, value=0: borrowed("pad")(at, x, amounts, "constant", value),
+    "aten.repeat.default": borrowed("tile"),
+    "aten.flip.default": lambda at, x, axes: borrowed("flip")(at, x, axes) if axes else at.term(x),
+}
+WHOLE: dict[str, Row] = {
+    **_rows("fmod.Scalar fmod.Tensor remainder.Scalar remainder.Tensor cumprod.default argmax.default argmin.default"),
+    **_rows("roll.default conv1d.default conv2d.default conv2d.padding max_pool2d.default avg_pool2d.default"),
+    **_rows("adaptive_avg_pool2d.default pixel_shuffle.default round.default trunc.default frac.default"),
+}
