@@ -12,13 +12,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mirage_nb.codegen import Emitted, default_options, emit
@@ -28,7 +26,17 @@ from mirage_nb.runtime.contest.finalists import unique, varied
 from mirage_nb.runtime.contest.heats import COMPILE_SECONDS, told
 from mirage_nb.runtime.contest.on_card import OnCard
 from mirage_nb.runtime.contest.told import how_precise, who_won
-from mirage_nb.runtime.contest.trial import FIRST_SECONDS, RAN, Outcome, Trials, draw_into, drawn, run_once, try_on_cpu
+from mirage_nb.runtime.contest.trial import (
+    FIRST_SECONDS,
+    RAN,
+    Gate,
+    Outcome,
+    Trials,
+    draw_into,
+    drawn,
+    run_once,
+    try_on_cpu,
+)
 from mirage_nb.runtime.contest.winner import ALONE, Origin, Winner, WrongResult
 from mirage_nb.runtime.contest.without_gpu import WithoutGpu, here, is_generated
 from mirage_nb.runtime.execution.artifacts import distrusted
@@ -44,7 +52,6 @@ from mirage_nb.targets import PRECISIONS
 from mirage_nb.verify.verdict import Verdict
 
 if TYPE_CHECKING:
-    from mirage_nb.runtime.contest.card_gate import Gate
     from mirage_nb.runtime.contest.race import Track
     from mirage_nb.runtime.contest.timing import Lap
     from mirage_nb.runtime.execution.launch import GpuExecutable
@@ -288,17 +295,9 @@ class Passes:
         return Trials(self.search.proceed, lanes(read_settings().workers))
 
     @functools.cached_property
-    def _folder(self) -> tempfile.TemporaryDirectory[str]:
-        """For as long as these passes are kept; made when there is something to lay there."""
-        try:
-            return tempfile.TemporaryDirectory(prefix="mirage-nb-")
-        except OSError as error:
-            raise MissingPartError(f"no folder for temporary files: {error}", hint="name one in TMPDIR") from error
-
-    @functools.cached_property
     def inputs(self) -> Inputs:
-        """What kernels are tried on."""
-        return Inputs(self.search.program, self.sample_seed, Path(self._folder.name))
+        """What kernels are tried on, for as long as these passes are kept."""
+        return Inputs(self.search.program, self.sample_seed)
 
     def first_runs(self, entries: Sequence[Entry], trials: Trials, until: float = math.inf) -> Outcomes:
         """One run of each kernel, in processes of their own, side by side, to see that it ends; where the card takes
@@ -328,7 +327,7 @@ class Passes:
     def new_gate(self, trials: Trials, meeting: Trials, until: float = math.inf) -> Gate:
         """What kernels are tried on, laid on the card by a process, once it is drawn, which `trials` do where nobody
         did. Raises LaunchError where nothing is drawn when the clock (`time.monotonic`) says so."""
-        from mirage_nb.runtime.contest.card_gate import Gate
+        from mirage_nb.runtime.execution.launch import exclusive
 
         if self._early is not None:
             self._early.drawn(until)
@@ -340,7 +339,7 @@ class Passes:
             raise LaunchError("no inputs were drawn in time to try it on")
         if left := (asked := len(self.inputs.names)) - len(drawn):
             self.search.tell(f"{left} of {asked} kinds of inputs were not drawn in time to try kernels on them")
-        (gate := Gate(self.search.program, meeting, drawn)).place(until)
+        (gate := Gate(self.search.program, meeting, drawn, exclusive())).place(until)
         return gate
 
     def gated(self, winner: Winner, gate: Gate | None = None) -> Winner:

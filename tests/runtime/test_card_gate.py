@@ -15,9 +15,9 @@ import pytest
 from mirage_nb.errors import LaunchError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.lang import parse
-from mirage_nb.runtime.contest import card_gate
-from mirage_nb.runtime.contest.card_gate import CardGate, Gate
-from mirage_nb.runtime.contest.trial import Trials, draw_into
+from mirage_nb.runtime.contest import card_gate, trial
+from mirage_nb.runtime.contest.card_gate import CardGate
+from mirage_nb.runtime.contest.trial import Gate, Trials, draw_into
 from mirage_nb.verify.reals.float_gate import Picked, Reference, compare
 from tests.stand_in_card import CUBIN
 
@@ -144,8 +144,7 @@ def test_a_fault_on_hard_inputs_ends_the_process_where_it_met_them(
     monkeypatch.setitem(sys.modules, name, sys.modules[name])  # as it was, behind this
     import kernels_that_meet as kernels  # type: ignore[import-not-found]
 
-    monkeypatch.setattr(card_gate, "meet_alone", kernels.meet)
-    monkeypatch.setattr(card_gate, "exclusive", lambda: False)
+    monkeypatch.setattr(trial, "meet_alone", kernels.meet)
     emitted: Any = "CUDA_ERROR: illegal address"
     with Trials(lambda: True) as trials:
         gate = Gate(PROGRAM, trials, ())

@@ -16,7 +16,17 @@ from mirage_nb.codegen import Launch, LibraryCall, emit
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
-from mirage_nb.runtime.contest.trial import HARD_CPU, Hard, Trials, draw_hard, draw_into, hard_names, tried, try_on_cpu
+from mirage_nb.runtime.contest.trial import (
+    HARD_CPU,
+    Hard,
+    Trials,
+    draw_hard,
+    draw_into,
+    hard_names,
+    run_once,
+    tried,
+    try_on_cpu,
+)
 from mirage_nb.runtime.execution.buffers import Sample, draw_sample
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search.composition import library_and_fused
@@ -96,6 +106,14 @@ def test_what_happens_in_a_trial_stays_there(monkeypatch: pytest.MonkeyPatch, tm
             trials.call(time.sleep, 60, seconds=0.3)
         assert time.monotonic() - started < 10
         assert trials.call(pow, 2, 6, seconds=60) == 64
+
+
+def test_what_processes_are_forked_of_has_never_loaded_cupy() -> None:
+    """A card that was looked at before a fork takes no work of what was forked."""
+    with Trials(lambda: True) as trials, pytest.raises((LaunchError, AttributeError)):
+        trials.call(run_once, None, None, seconds=60)
+    with Trials(lambda: True) as trials:
+        assert not trials.call(eval, "'cupy' in __import__('sys').modules", seconds=60)
 
 
 def test_many_trials_side_by_side_and_each_dies_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -23,20 +23,15 @@ from typing import Any
 import cupy
 import numpy as np
 
-from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.contest.trial import Hard, Outcome, Trials, ending, own_gpu
+from mirage_nb.runtime.contest.trial import Hard, Outcome
 from mirage_nb.runtime.execution.buffers import Array, Sample, decode
-from mirage_nb.runtime.execution.compile import Cubin
-from mirage_nb.runtime.execution.launch import GpuExecutable, exclusive, usable
-from mirage_nb.runtime.gpu import CardLost
+from mirage_nb.runtime.execution.launch import GpuExecutable
 from mirage_nb.runtime.kernel.plan import Tensor
 from mirage_nb.runtime.kernel.pytorch import torch_view
 from mirage_nb.verify.reals.float_gate import FloatReport, GateReport, Reference, SampleReport, compare
 
-PLACE_SECONDS = 60.0
-"""What it may take to load what is needed, and to lay inputs on the card."""
 WORDS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 """By their bytes, the whole numbers that arrays are taken for where they are summed up."""
 WEIGHTS = np.random.default_rng(5).integers(-(2**62), 2**62, 4096) * 2 + 1
@@ -55,55 +50,10 @@ class _Placed:
     sums: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """The gate for kernels of one program as a session sees it: what was drawn, and the process where they meet it."""
-
-    program: KernelGraph
-    trials: Trials
-    drawn: tuple[Path, ...]
-
-    def place(self, until: float = math.inf) -> None:
-        """Lay on the card what was drawn, unless that lies there. Raises LaunchError where there is no room for it, or
-        no time until the clock (`time.monotonic`) says so."""
-        if not exclusive():
-            given = self.program, self.drawn[0].parent, self.drawn
-            self.trials.call(placed, *given, seconds=PLACE_SECONDS, until=until)
-
-    def outcome(self, emitted: Emitted, cubin: Cubin, tolerance: float) -> Outcome:
-        """What `meet` says. Raises LaunchError as it does, or where that process died of the kernel, and CardLost where
-        there can be none."""
-        given = self.program, self.drawn, emitted, cubin, tolerance
-        if not exclusive():
-            return self.trials.call(meet_alone, *given, seconds=PLACE_SECONDS)
-        try:
-            return meet(*given)
-        except LaunchError as error:
-            if not usable():
-                raise CardLost(f"the card is lost to this process: {error}") from error
-            raise
-
-
 @lru_cache(maxsize=1)
-def _gate(program: KernelGraph, folder: Path) -> CardGate:
+def gate_of(program: KernelGraph, folder: Path) -> CardGate:
+    """The gate of this process for what is drawn in a folder."""
     return CardGate(program)
-
-
-def placed(program: KernelGraph, folder: Path, drawn: Sequence[Path]) -> None:
-    """Load what the gate needs, and lay inputs of this folder on the card, for whatever meets them in this process."""
-    _gate(program, folder).take(drawn)
-
-
-def meet(program: KernelGraph, drawn: Sequence[Path], emitted: Emitted, cubin: Cubin, tolerance: float) -> Outcome:
-    """How a kernel does on what was drawn, in this process. Raises as `CardGate.outcome` does."""
-    placed(program, drawn[0].parent, drawn)
-    return _gate(program, drawn[0].parent).outcome(GpuExecutable(emitted, cubin, own_gpu()), tolerance)
-
-
-def meet_alone(*given: Any) -> Outcome:
-    """The same in a process that is there for it."""
-    with ending():
-        return meet(*given)
 
 
 class CardGate:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_nb.codegen import Emitted, Options, emit, variants
-from mirage_nb.errors import MirageError
+from mirage_nb.errors import MirageError, MissingPartError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.contest.finalists import next_ones
 from mirage_nb.runtime.contest.later import Job
@@ -33,6 +34,7 @@ from mirage_nb.runtime.contest.trial import (
     Trials,
     draw_into,
     hard_names,
+    placed,
     run_once,
     warm,
 )
@@ -72,10 +74,16 @@ LIVE = frozenset({State.WAITING, State.RUNNING, State.PAUSED})
 
 
 class Inputs:
-    """What kernels of a program are tried on: files in a folder, random inputs first, each drawn by itself."""
+    """What kernels of a program are tried on: files in a folder, random inputs first, each drawn by itself. Raises
+    MissingPartError where there can be no folder."""
 
-    def __init__(self, program: KernelGraph, seed: int, folder: Path) -> None:
-        self._program, self._seed, self.folder = program, seed, folder
+    def __init__(self, program: KernelGraph, seed: int) -> None:
+        self._program, self._seed = program, seed
+        try:
+            self._held = tempfile.TemporaryDirectory(prefix="mirage-nb-")
+        except OSError as error:
+            raise MissingPartError(f"no folder for temporary files: {error}", hint="name one in TMPDIR") from error
+        self.folder = Path(self._held.name)
         self.names = ("", *hard_names(program, HARD_ELEMENTS))
 
     @property
@@ -262,7 +270,6 @@ class Early:
 
     def _place(self, drawn: Sequence[Path]) -> None:
         """Have the process in which kernels meet inputs load what it needs, and lay these on the card."""
-        from mirage_nb.runtime.contest.card_gate import placed
         from mirage_nb.runtime.execution.launch import exclusive
 
         if not exclusive() and self._proceed():

@@ -2,7 +2,8 @@
 
 In: a program, what was emitted for one of its muGraphs, a cubin where there is a GPU. Out: an `Outcome`. Outputs are
 poisoned before every run. Invariant: whatever a kernel does, faults and endless loops included, it does it to a process
-that is replaced; a CUDA context that saw a fault is never used again. What it computes is asked later (`card_gate`).
+that is replaced; a CUDA context that saw a fault is never used again. What it computes is asked later (`Gate`).
+Importing this loads no CuPy: processes are forked of one that has imported it, and a card is none's before that.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from mirage_nb.ir import Input, KernelGraph, TensorType
 from mirage_nb.runtime.execution.buffers import Array, Sample, decode, draw_sample, encode
 from mirage_nb.runtime.execution.compile import Cubin
 from mirage_nb.runtime.execution.execute import CpuExecutable, Executable
-from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.runtime.gpu import CardLost, Gpu, attached_gpu
 from mirage_nb.runtime.picked import right
 from mirage_nb.search.session.crew import Stopped, call_all
 from mirage_nb.search.session.pool import Workers
@@ -46,6 +47,8 @@ HARD_ELEMENTS_CPU, HARD_CPU = 2**22, 6
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 0.5
 """How long calls that have begun may go on when there is no time for more."""
+PLACE_SECONDS = 60.0
+"""What it may take to load what is needed, and to lay inputs on the card."""
 FIRST_SECONDS = 30.0
 """What the first run of a kernel may take."""
 FAULTED = 3
@@ -200,6 +203,28 @@ def own_gpu() -> Gpu:
     return gpu
 
 
+def placed(program: KernelGraph, folder: Path, drawn: Sequence[Path]) -> None:
+    """Load what kernels meet inputs with, and lay these on the card, for whatever meets them in this process."""
+    from mirage_nb.runtime.contest.card_gate import gate_of
+
+    gate_of(program, folder).take(drawn)
+
+
+def meet(program: KernelGraph, drawn: Sequence[Path], emitted: Emitted, cubin: Cubin, tolerance: float) -> Outcome:
+    """How a kernel does on what was drawn, in this process. Raises as `CardGate.outcome` does."""
+    from mirage_nb.runtime.contest.card_gate import gate_of
+    from mirage_nb.runtime.execution.launch import GpuExecutable
+
+    placed(program, drawn[0].parent, drawn)
+    return gate_of(program, drawn[0].parent).outcome(GpuExecutable(emitted, cubin, own_gpu()), tolerance)
+
+
+def meet_alone(*given: Any) -> Outcome:
+    """The same in a process that is there for it."""
+    with ending():
+        return meet(*given)
+
+
 @lru_cache(maxsize=1)
 def _any_inputs(inputs: Sequence[Input], scale: float) -> list[Any]:
     """Some numbers of this size for each input, on the card, by copies alone; nobody asks what comes of them."""
@@ -283,3 +308,36 @@ class Trials:
     def _check(self) -> None:
         if self._terminated or not self._proceed():
             raise Stopped("the session was stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The gate for kernels of one program as a session sees it: what was drawn, and the process where they meet it; on
+    a card that takes one process at a time, this one."""
+
+    program: KernelGraph
+    trials: Trials
+    drawn: tuple[Path, ...]
+    alone: bool = False
+
+    def place(self, until: float = math.inf) -> None:
+        """Lay on the card what was drawn, unless that lies there. Raises LaunchError where there is no room for it, or
+        no time until the clock (`time.monotonic`) says so."""
+        if not self.alone:
+            given = self.program, self.drawn[0].parent, self.drawn
+            self.trials.call(placed, *given, seconds=PLACE_SECONDS, until=until)
+
+    def outcome(self, emitted: Emitted, cubin: Cubin, tolerance: float) -> Outcome:
+        """What `meet` says. Raises LaunchError as it does, or where that process died of the kernel, and CardLost where
+        there can be none."""
+        given = self.program, self.drawn, emitted, cubin, tolerance
+        if not self.alone:
+            return self.trials.call(meet_alone, *given, seconds=PLACE_SECONDS)
+        from mirage_nb.runtime.execution.launch import usable
+
+        try:
+            return meet(*given)
+        except LaunchError as error:
+            if not usable():
+                raise CardLost(f"the card is lost to this process: {error}") from error
+            raise

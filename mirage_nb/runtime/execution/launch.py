@@ -8,7 +8,6 @@ set of buffers (`bind`), so a call in a loop or in a CUDA graph only launches.
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -257,7 +256,6 @@ def usable() -> bool:
     return True
 
 
-@functools.lru_cache(maxsize=1)
 def exclusive() -> bool:
     """Whether the card takes one process at a time (its compute mode)."""
     return int(cupy.cuda.runtime.deviceGetAttribute(_COMPUTE_MODE, cupy.cuda.Device().id)) == _EXCLUSIVE
