@@ -18,13 +18,17 @@ import json, subprocess, os, time
 from mirage_nb import superoptimize
 session = superoptimize("X: f16[8, 256]\\nW: f16[256, 512]\\nreturn rms_norm(X) @ W", effort="quick", name="fake")
 session.wait()
-left = lambda: subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "cmd="], capture_output=True, text=True).stdout
+def left():
+    said = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
+    rows = [line.split() for line in said.splitlines()]
+    mine = [pid for pid, parent in rows if parent == str(os.getpid())]
+    return [pid for pid, parent in rows if parent in mine]  # of what workers are forked of
 until = time.monotonic() + 5
-while "pool import serve" in left() and time.monotonic() < until:
+while left() and time.monotonic() < until:
     time.sleep(0.1)
 now = session.snapshot()
 print(json.dumps({
-    "state": now.state.value, "messages": now.messages, "left": "pool import serve" in left(),
+    "state": now.state.value, "messages": now.messages, "left": left(),
     "winners": [w.label for w in session.winners], "tried": [*session._passes.tried],
     "notes": [c.note for c in now.candidates if c.note], "timed": len(session.timed),
 }))
