@@ -189,8 +189,8 @@ class HeldText:
     def _read(self, reader: Reader, value: int) -> str:
         """A value in registers: its elements have no place but the vector."""
         shape = self._shape(value)
-        dim = len(shape) - 1 if self.held.vector(shape) > 1 else None
-        return reader.read(value, (Index(),) * len(shape), dim)
+        rank = max(len(shape), len(self.scope.shape(value)))
+        return reader.read(value, (Index(),) * rank, rank - 1 if self.held.vector(shape) > 1 else None)
 
     # Reductions
 

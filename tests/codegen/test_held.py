@@ -188,6 +188,16 @@ def test_results_of_rows_may_lie_along_a_line(folded: bool) -> None:
     check(graph, Options(warps=4), scale=0.1)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 1, 1)])
+def test_the_result_of_a_line_may_have_more_dimensions(shape: tuple[int, ...]) -> None:
+    b = Block((tensor((64,)), tensor((1,))), (1,))
+    total = b.sum(b.op(OpKind.MUL, b.read(0, (None,)), b.read(1, (None,))), 0)
+    b.save(b.op(OpKind.EXP, b.op(OpKind.RESHAPE, total, attrs=ReshapeAttrs(shape))), (None,))
+    graph = one_kernel("X W", b)
+    assert held(graph, Options(warps=1)) is not None
+    check(graph, Options(warps=1), scale=0.1)
+
+
 def test_reductions_along_two_axes_are_not_held() -> None:
     b = Block((tensor((8, 64)),), (1,))
     b.save(b.sum(b.sum(b.read(0, (None,)), 1), 0), (None,))

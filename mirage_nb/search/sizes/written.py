@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from mirage_nb.tile.products import COLUMNS, ROWS, find_product
 from mirage_nb.tile.thread_graph import flat
 from mirage_nb.tile.widen import widen
 
+KNOWN = 4096
+"""Kernels whose cost is remembered."""
 OWN = (ROWS, KEYS, COLUMNS)
 """The axes that queries, keys and values of a chain have for themselves."""
 
@@ -31,17 +34,42 @@ OWN = (ROWS, KEYS, COLUMNS)
 def written_cost(graph: KernelGraph, target: Target) -> Cost:
     """What the kernels of a muGraph take in a row: generated ones by the cost model, pre-defined ones by a library."""
     library = {step.values[-1]: step.cost(graph) for step in library_steps(graph, target)}
-    kernels = written_kernels(graph)
-    costs = [library.get(value) if made is None else estimate(made, target).cost(0) for value, made in kernels]
+    kernels = _kernels(graph)
+    costs = [library.get(value) if made is None else _cost(made, target) for value, made in kernels]
     return Cost.in_a_row([cost for cost in costs if cost is not None])
 
 
 def written_kernels(graph: KernelGraph) -> list[tuple[int, Tiles | None]]:
     """The kernels of a muGraph in launch order, each with the first value that it makes; None stands for what a
     pre-defined one does, alone or with others."""
+    return [(value, None if made is None else made.tiles()) for value, made in _kernels(graph)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A generated kernel. tensors: a number for each operand, the same for what is the same tensor; literals: operands
+    that are one number; follows: whether it reads what a kernel before it wrote."""
+
+    block: BlockGraph
+    tensors: tuple[int, ...]
+    literals: frozenset[int]
+    follows: bool
+
+    def tiles(self) -> Tiles:
+        """What the cost model looks at."""
+        return _tiles(self.block, self.tensors, self.literals, follows=self.follows)
+
+
+@lru_cache(maxsize=KNOWN)
+def _cost(kernel: _Written, target: Target) -> Cost:
+    """What a kernel takes: the muGraphs of a program have few kernels among them, each many times."""
+    return estimate(kernel.tiles(), target).cost(0)
+
+
+def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
     graph = widen(graph)
     roots, uniform, left = [*range(len(graph.types))], graph.uniform(), set[int]()
-    found: list[tuple[int, Tiles | None]] = []
+    found: list[tuple[int, _Written | None]] = []
     for op, values in graph.definitions():
         if values[0] in uniform:
             continue
@@ -50,7 +78,8 @@ def written_kernels(graph: KernelGraph) -> list[tuple[int, Tiles | None]]:
         elif isinstance(op.body, BlockGraph):
             literals = frozenset(arg for arg, value in enumerate(op.inputs) if value in uniform)
             tensors = [roots[value] for value in op.inputs]
-            found.append((values[0], _tiles(op.body, tensors, literals, follows=not left.isdisjoint(tensors))))
+            numbers = tuple(map(tensors.index, tensors))
+            found.append((values[0], _Written(op.body, numbers, literals, not left.isdisjoint(tensors))))
             left.update(values)
         else:
             found.append((values[0], None))
