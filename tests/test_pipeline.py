@@ -41,9 +41,11 @@ from mirage_nb.runtime import passes
 from mirage_nb.runtime.contest import confirm, without_gpu
 from mirage_nb.runtime.contest.final import verify_real
 from mirage_nb.runtime.contest.winner import ALONE, Winner
+from mirage_nb.runtime.execution.compile import load_compiler
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search.composition import OWN_OPERATORS, UNSEARCHED
 from mirage_nb.search.saturation.events import Outcome
+from mirage_nb.search.session.pool import NURSERY, Workers
 from mirage_nb.search.session.progress import State
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.verify.reals.float_gate import FloatReport
@@ -282,6 +284,15 @@ def test_pause_holds_the_later_passes() -> None:
     assert session.snapshot().state is State.PAUSED and session.winners == () and not session.wait(0)
     session.resume()
     assert session.result(120).state is State.FINISHED and session.best is not None
+
+
+def test_no_card_is_touched_where_workers_are_forked(session: Session) -> None:
+    """A process that is forked of one with a CUDA context cannot have one."""
+    with Workers(1) as workers:
+        workers.submit(load_compiler).exception(60)
+    assert NURSERY._process is not None
+    loaded = Path(f"/proc/{NURSERY._process.pid}/maps").read_text()
+    assert "numpy" in loaded and not [name for name in ("cupy", "torch", "libcuda") if name in loaded]
 
 
 def test_many_sessions_at_once() -> None:

@@ -64,8 +64,9 @@ class Nursery:
         self._owner = 0
         self._modules: dict[str, None] = {}
 
-    def needs(self, module: str) -> None:
-        """Workers will call what is defined in this module."""
+    def needs(self, called: object) -> None:
+        """Workers will call this: where it is defined is imported for them all."""
+        module = getattr(called, "__module__", None) or ""
         if module.startswith("mirage_nb."):
             self._modules[module] = None
 

@@ -105,7 +105,7 @@ class Workers(futures.Executor):
             RuntimeError: these workers were shut down, or no thread can be started.
         """
         future: futures.Future[T] = futures.Future()
-        NURSERY.needs(getattr(fn, "__module__", None) or "")
+        NURSERY.needs(getattr(fn, "func", fn))
         with self._turn:
             if not self._open:
                 raise RuntimeError("these workers were shut down")
