@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from mirage_nb.codegen.writer import Writer, stored_type
 from mirage_nb.ir import DType
 from mirage_nb.tile.groups import ROWS, VECTOR_BYTES
-from mirage_nb.tile.program import Product, Program, Tile
+from mirage_nb.tile.program import Product, Program, Tile, summed_axis
 from mirage_nb.tile.texels import HAS, LANES, Digit, Spread, Texel
 
 REST = "_rest"
@@ -114,7 +114,7 @@ class TexelProduct:
         self.row = ROWS[product.instruction]
         self.texel: Texel = self.row.texel
         left, right = program.tile(product.left), program.tile(product.right)
-        (self.summed,) = set(left.axes) & set(right.axes)
+        self.summed = summed_axis(left, right)
         self.depth = left.shape[left.axes.index(self.summed)]
         self.tiles, self.first = (left, right), first
         self.made = self.row.arithmetic

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from mirage_nb.codegen.writer import Writer, c_index, c_type
 from mirage_nb.tile.flight import Flight
 from mirage_nb.tile.instructions import INSTRUCTIONS, Place
-from mirage_nb.tile.program import Index, Pipeline, Product, Program, Release, Statement, Tile
+from mirage_nb.tile.program import Index, Pipeline, Product, Program, Release, Statement, Tile, summed_axis
 from mirage_nb.tile.rules import STEP
 from mirage_nb.tile.shared import LINE_BYTES
 
@@ -69,7 +69,7 @@ class ProductText:
         instruction, result = INSTRUCTIONS[product.instruction], program.tile(product.result)
         left, right = program.tile(product.left), program.tile(product.right)
         held = left.place is Place.REGISTER
-        summed = right_axis(left, right)
+        summed = summed_axis(left, right)
         subtiles, depth = result.shape[0] // instruction.m, right.shape[right.axes.index(summed)]
         with out.unrolled("i", subtiles) as i:
             out.line(f"wgmma_fence({result.name}[{i}]{f', {left.name}[{i}]' if held else ''});")
@@ -110,9 +110,3 @@ class ProductText:
         parts += [f"{more} * {unit}"] if more else []
         parts += [within] if k != "0" else []
         return f"Major::{major}", f"wgmma_descriptor<Major::{major}>({' + '.join(parts)}, {rows * LINE_BYTES})"
-
-
-def right_axis(left: Tile, right: Tile) -> str:
-    """The axis along which two tiles are multiplied."""
-    (axis,) = set(left.axes) & set(right.axes)
-    return axis

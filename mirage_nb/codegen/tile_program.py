@@ -104,16 +104,12 @@ class ProgramText:
 
     def params(self) -> tuple[int, ...]:
         """Operands that the kernel takes as pointers, in order."""
-        read = {s.source for s in self._all() if isinstance(s, Read)}
+        read = {s.source for s in self.program.every if isinstance(s, Read)}
         return tuple(sorted(self.program.operand(name) for name in read))
 
     def tensor_maps(self) -> dict[str, MapArg]:
         """The tensor maps that follow the pointers, in order, by their names here; values are operands."""
-        return {f"map_{s.target}": tensor_map(self.program, s) for s in self._all() if isinstance(s, Copy)}
-
-    def _all(self) -> Iterator[Statement]:
-        for _, statements in self.program.code:
-            yield from flat(statements)
+        return {f"map_{s.target}": tensor_map(self.program, s) for s in self.program.every if isinstance(s, Copy)}
 
     def _signature(self) -> str:
         program = self.program
@@ -342,7 +338,7 @@ class ProgramText:
     def _sized_counter(self) -> str:
         """The counter along the size; empty where there is none of its own."""
         found = set()
-        for statement in self._all():
+        for statement in self.program.every:
             if isinstance(statement, Store) and self.program.operand(statement.target) in self.reaches.outputs:
                 found.add(tuple(name for name, _ in statement.at[0].terms if name != PART))
         names = found.pop() if len(found) == 1 else ()

@@ -19,7 +19,7 @@ from mirage_nb.codegen.texel_product import run_of, thread_text
 from mirage_nb.codegen.writer import Writer, c_type, stored_type
 from mirage_nb.ir import HALVES, DType
 from mirage_nb.tile.instructions import InstructionTile, Place
-from mirage_nb.tile.program import PART, RANK, Index, Map, Number, Program, Read, Store, Tile, Walk, flat
+from mirage_nb.tile.program import PART, RANK, Index, Map, Number, Program, Read, Store, Tile, Walk
 from mirage_nb.tile.rules import HEIGHT
 from mirage_nb.tile.sharing import COLUMN_TILE
 
@@ -67,9 +67,8 @@ class ValueText:
     def _counters(self) -> dict[str, int]:
         """The largest value of every counter."""
         found = {PART: max(role.parts for role in self.program.roles) - 1, RANK: self.program.cluster - 1}
-        for _, statements in self.program.code:
-            for walk in (s for s in flat(statements) if isinstance(s, Walk)):
-                found |= {name: count - 1 for name, count in walk.counters}
+        for walk in (s for s in self.program.every if isinstance(s, Walk)):
+            found |= {name: count - 1 for name, count in walk.counters}
         return found
 
     def emit(self) -> None:

@@ -34,7 +34,7 @@ from mirage_nb.tile.memory import Interval, MemoryPlan, allocate
 from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.placement import Place, Placement, Step, StepKind, is_tiled, place
 from mirage_nb.tile.products import find_product
-from mirage_nb.tile.program import Copy, Program, flat
+from mirage_nb.tile.program import Copy, Program
 from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
 from mirage_nb.tile.shared import worth_having_early
 from mirage_nb.tile.sketch import Sketch, sketch_of
@@ -99,7 +99,7 @@ class BlockPlan:
     def bulk_operands(self) -> frozenset[int]:
         """The operands whose tiles the copy engine brings: those that are streamed, where the block is bulk."""
         if self.program is not None:
-            copied = (s.source for _, code in self.program.code for s in flat(code) if isinstance(s, Copy))
+            copied = (s.source for s in self.program.every if isinstance(s, Copy))
             return frozenset(self.program.operand(name) for name in copied)
         if not self.options.bulk:
             return frozenset()

@@ -46,6 +46,7 @@ from mirage_nb.tile.program import (
     Yield,
     counted,
     flat,
+    summed_axis,
 )
 from mirage_nb.tile.shape import misshapen
 
@@ -80,7 +81,7 @@ def follow(program: Program) -> tuple[str, ...]:
     if found:
         return tuple(found)
     walks = [s for _, code in program.code for s in code if isinstance(s, Walk)]
-    loops = [s for _, code in program.code for s in flat(code) if isinstance(s, Loop)]
+    loops = [s for s in program.every if isinstance(s, Loop)]
     deciding = {name for loop in loops for name, _ in loop.more.terms}
     ranges = [[(name, n) for n in range(count)] for name, count in dict(walks[0].counters if walks else ()).items()
               if name in deciding]  # fmt: skip
@@ -301,7 +302,7 @@ class _Role:
         if slots[0] is None or slots[1] is None:
             yield f"{left.name} or {right.name} is read, and is not there"
             return
-        (axis,) = set(left.axes) & set(right.axes)
+        axis = summed_axis(left, right)
         row, column = self.program.tile(product.result).axes
         a, b = dict(slots[0]), dict(slots[1])
         summed = a.pop(axis, Index())

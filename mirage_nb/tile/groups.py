@@ -17,7 +17,7 @@ from functools import lru_cache
 from mirage_nb.ir import DType
 from mirage_nb.tile.instructions import INSTRUCTIONS, TF32_COLUMNS, InstructionTile, Place
 from mirage_nb.tile.precision import COMPOSITIONS
-from mirage_nb.tile.program import GROUP, LANES, Product, Program, flat
+from mirage_nb.tile.program import GROUP, LANES, Product, Program
 from mirage_nb.tile.rules import FEW, FEWEST
 from mirage_nb.tile.texels import Texel, derived, in_bits, nearest, over_warps, renamed, repeated, swapped
 
@@ -201,5 +201,4 @@ ROWS = Derived(INSTRUCTIONS)
 
 def rows_of(program: Program) -> frozenset[InstructionTile]:
     """The rows of the table that a program multiplies with."""
-    statements = (s for _, code in program.code for s in flat(code))
-    return frozenset(ROWS[s.instruction] for s in statements if isinstance(s, Product))
+    return frozenset(ROWS[s.instruction] for s in program.every if isinstance(s, Product))

@@ -66,11 +66,8 @@ class Places:
         return next((t for t in self.program.tiles if t.name == name and t.place is Place.GLOBAL), None)
 
     def box(self, tile: Tile, role: str = "") -> dict[str, int]:
-        """What one access to a global tensor behind the products reaches: as long as the role's register tiles are."""
-        sizes: dict[str, int] = {}
-        for held in self.program.register_tiles(role or self.role):
-            sizes |= dict(zip(held.axes, held.shape, strict=True))
-        return {axis: sizes.get(axis, 1) for axis in tile.axes if axis}
+        """What one access to a global tensor behind the products reaches along its axes."""
+        return dict(zip(tile.axes, self.program.box(tile, role or self.role), strict=True))
 
     def placed(self, tile: Tile, at: tuple[Index, ...]) -> Coordinates:
         """The coordinates of a box of a global tensor."""

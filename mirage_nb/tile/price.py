@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mirage_nb.targets import Target
 from mirage_nb.tile.groups import ROWS
-from mirage_nb.tile.program import Await, Copy, Loop, Product, Program, Role, Statement, Store, Walk, flat
+from mirage_nb.tile.program import Await, Copy, Loop, Product, Program, Role, Statement, Store, Walk, flat, summed_axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Price:
 
 def price(program: Program, target: Target) -> Price:
     """The price of a program on a target."""
-    walks = [s for _, code in program.code for s in flat(code) if isinstance(s, Walk)]
+    walks = [s for s in program.every if isinstance(s, Walk)]
     points = max((math.prod(count for _, count in walk.counters) for walk in walks), default=1)
     running = min(program.blocks, target.multiprocessors)
     multiplied, cycles, stored = 0, 0.0, 0
@@ -47,7 +47,7 @@ def price(program: Program, target: Target) -> Price:
                 cycles += made / (tile.m * tile.n * tile.k) * tile.cycles
             elif isinstance(statement, Store):
                 stored += _stored(program, role, statement)
-    copies = [s.target for _, code in program.code for s in flat(code) if isinstance(s, Copy)]
+    copies = [s.target for s in program.every if isinstance(s, Copy)]
     awaited = [count for _, code in program.code for count in _steps(code).values()]
     steps = max(awaited, default=0)
     return Price(
@@ -66,8 +66,7 @@ def price(program: Program, target: Target) -> Price:
 def _multiplied(program: Program, product: Product) -> int:
     """Multiply-adds of one part of a role in one step."""
     left, right, result = (program.tile(name) for name in (product.left, product.right, product.result))
-    (axis,) = set(left.axes) & set(right.axes)
-    return result.elements * left.shape[left.axes.index(axis)]
+    return result.elements * left.shape[left.axes.index(summed_axis(left, right))]
 
 
 def _stored(program: Program, role: Role, store: Store) -> int:

@@ -360,10 +360,23 @@ class Program:
         """What a role does."""
         return dict(self.code)[role]
 
+    @property
+    def every(self) -> Iterator[Statement]:
+        """All statements of all roles."""
+        for _, statements in self.code:
+            yield from flat(statements)
+
     def register_tiles(self, role: str) -> tuple[Tile, ...]:
         """The register tiles that a role adds to or sets."""
         names = {s.result for s in flat(self.statements(role)) if isinstance(s, Product | Clear | Set)}
         return tuple(t for t in self.tiles if t.place is Place.REGISTER and t.name in names)
+
+    def box(self, tile: Tile, role: str) -> tuple[int, ...]:
+        """What one access to a global tensor behind a role's products reaches: as long as its register tiles are."""
+        sizes = {"": 1}
+        for held in self.register_tiles(role):
+            sizes |= dict(zip(held.axes, held.shape, strict=True))
+        return tuple(sizes.get(axis, 1) for axis in tile.axes)
 
     def stores(self, output: str) -> tuple[tuple[str, Store], ...]:
         """What stores to an output: role and statement."""
@@ -373,7 +386,7 @@ class Program:
     def emptied_by(self, pipeline: str) -> int:
         """The blocks that hand back each stage of a pipeline: all of the cluster, where one fills slots of all."""
         tiles = self.pipeline(pipeline).tiles
-        several = (s.target for _, code in self.code for s in flat(code) if isinstance(s, Multicast))
+        several = (s.target for s in self.every if isinstance(s, Multicast))
         return self.cluster if any(name in tiles for name in several) else 1
 
     @property
@@ -392,16 +405,18 @@ class Program:
         return sum(t.nbytes * t.stages for t in self.tiles if t.place is Place.SHARED)
 
 
-def inner(statement: Statement) -> tuple[Statement, ...]:
-    """The body of a loop or walk."""
-    return statement.body if isinstance(statement, Walk | Loop) else ()
-
-
 def flat(statements: tuple[Statement, ...]) -> Iterator[Statement]:
     """All statements, those inside loops behind them."""
     for statement in statements:
         yield statement
-        yield from flat(inner(statement))
+        if isinstance(statement, Walk | Loop):
+            yield from flat(statement.body)
+
+
+def summed_axis(left: Tile, right: Tile) -> str:
+    """The axis along which two tiles are multiplied."""
+    (axis,) = set(left.axes) & set(right.axes)
+    return axis
 
 
 def register_tiles(program: Program, statement: Statement) -> tuple[Tile, ...]:

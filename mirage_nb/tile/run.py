@@ -55,6 +55,7 @@ from mirage_nb.tile.program import (
     Walk,
     Yield,
     flat,
+    summed_axis,
 )
 
 T = TypeVar("T")
@@ -242,8 +243,7 @@ class _Block(Generic[T]):
         self.number, self.rank, self.only = number, rank, only
         self.cluster: Sequence[_Block[T]] = (self,)
         self.rings: dict[str, _Ring[T]] = {p.name: _Ring(p) for p in self.program.pipelines}
-        code = [s for _, statements in self.program.code for s in flat(statements)]
-        self.made = {s.name: s for s in code if isinstance(s, Map | Reduce)}
+        self.made = {s.name: s for s in self.program.every if isinstance(s, Map | Reduce)}
 
     def begin(self) -> Iterator[tuple[str, Iterator[None]]]:
         """Every group of every role, which has not done anything."""
@@ -298,7 +298,7 @@ class _Block(Generic[T]):
                 thread.values[name] = self.algebra.apply(OpKind.CONST, (), ConstAttrs(value), 0)
             case Read(name, source, at):
                 tile = self.program.tile(source)
-                thread.values[name] = self._box(tile, at, self._extents(tile, thread), thread)
+                thread.values[name] = self._box(tile, at, self.program.box(tile, thread.role.name), thread)
             case Map(name, kind, attrs, operands):
                 thread.values[name] = self.algebra.apply(kind, [self._operand(thread, o) for o in operands], attrs, 0)
             case Reduce(name, kind, operand, axis):
@@ -350,13 +350,6 @@ class _Block(Generic[T]):
 
         return self.algebra.view(self.launch.operands[tile.name], box)
 
-    def _extents(self, tile: Tile, thread: _Thread[T]) -> tuple[int, ...]:
-        """What one access behind the products of a role reaches of a global tensor."""
-        sizes: dict[str, int] = {}
-        for held in self.program.register_tiles(thread.role.name):
-            sizes |= dict(zip(held.axes, held.shape, strict=True))
-        return tuple(sizes.get(axis, 1) if axis else 1 for axis in tile.axes)
-
     def _copy(self, thread: _Thread[T], copy: Copy) -> None:
         source, target = self.program.tile(copy.source), self.program.tile(copy.target)
         ring = next(r for r in self.rings.values() if target.name in r.pipeline.tiles)
@@ -383,7 +376,7 @@ class _Block(Generic[T]):
     def _product(self, thread: _Thread[T], product: Product) -> None:
         left, right = self.program.tile(product.left), self.program.tile(product.right)
         result = self.program.tile(product.result)
-        (axis,) = set(left.axes) & set(right.axes)
+        axis = summed_axis(left, right)
         row, column = self._at(product.row, thread), self._at(product.column, thread)
 
         def rows(array: Array) -> Array:
@@ -429,7 +422,7 @@ class _Block(Generic[T]):
     def _store(self, thread: _Thread[T], store: Store) -> None:
         tile = self.program.tile(store.target)
         starts = tuple(self._at(index, thread) for index in store.at)
-        shape = self._extents(tile, thread)
+        shape = self.program.box(tile, thread.role.name)
         if starts in self.stored[tile.name]:
             raise GraphError(f"elements of {tile.name} at {starts} are stored twice")
 

@@ -143,7 +143,7 @@ def _registers(program: Program, role: Role, entry: int) -> Iterator[str]:
 def _pipelines(program: Program) -> Iterator[str]:
     """Bytes, slots and arrivals."""
     filled = Counter(name for pipeline in program.pipelines for name in pipeline.tiles)
-    rests = {s.rest for _, code in program.code for s in flat(code) if isinstance(s, Product) and s.rest}
+    rests = {s.rest for s in program.every if isinstance(s, Product) and s.rest}
     filled.update(rests)
     for tile in program.tiles:
         if tile.place is Place.SHARED and filled[tile.name] != 1:

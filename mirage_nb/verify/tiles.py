@@ -38,7 +38,7 @@ from mirage_nb.ir import (
 from mirage_nb.ir.ops import Shape
 from mirage_nb.targets import Target
 from mirage_nb.tile.price import price
-from mirage_nb.tile.program import Planned, Program, Walk, flat
+from mirage_nb.tile.program import Planned, Program, Walk
 from mirage_nb.tile.run import Algebra, boxed, points, run_point
 from mirage_nb.tile.validate import validate
 
@@ -58,7 +58,7 @@ def compare(planned: Planned, target: Target, seed: int) -> tuple[str, ...]:
     """What is wrong, in words; () if nothing is."""
     if found := validate(planned.program, target):
         return found
-    walk = next((s for _, code in planned.program.code for s in flat(code) if isinstance(s, Walk)), Walk((), 1, ()))
+    walk = next((s for s in planned.program.every if isinstance(s, Walk)), Walk((), 1, ()))
     last, instance = math.prod(extent for _, extent in walk.counters) - 1, FieldInstance.draw(seed)
     between = int(np.random.default_rng(seed).integers(last + 1))
     places = {0, between, last, *(_corners(walk) if _overhangs(planned.block) else ())}
