@@ -57,17 +57,7 @@ class _Function(torch.nn.Module):
 def from_torch(
     module: Any, example_inputs: Sequence[Any], *, name: str = "", keywords: Mapping[str, Any] | None = None
 ) -> TorchProgram:
-    """Read a module or function of PyTorch as a tensor program.
-
-    Args:
-        module: a `torch.nn.Module`, or a function of tensors.
-        example_inputs: tensors of the shapes and types that it shall be read for; values do not count.
-        keywords: inputs that are given by name, tensors among them behind the others.
-        name: what to call the program; default: the module's class or the function's name.
-
-    Raises:
-        TraceError: PyTorch cannot export it, or it computes something that programs cannot say; the message names it.
-    """
+    """As `mirage_nb.from_torch` says. Raises TraceError."""
     inputs = tuple(example_inputs) if isinstance(example_inputs, list | tuple) else (example_inputs,)
     called = name or (type(module).__name__ if isinstance(module, torch.nn.Module) else getattr(module, "__name__", ""))
     exported = _exported(module, inputs, dict(keywords or {}))

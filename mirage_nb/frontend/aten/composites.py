@@ -7,7 +7,7 @@ language of the same name becomes.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -26,28 +26,14 @@ LARGEST = {DType.F16: 65504, DType.BF16: 2**128 - 2**120, DType.F32: 2**128 - 2*
 """The largest numbers of types, of double precision the largest that constants may be."""
 
 
-def _epsilon(at: At, eps: float | None) -> Number:
-    """PyTorch takes the spacing of the type that it computes in for an epsilon that is not given."""
-    return number((2.0**-52 if at.dtype is DType.F64 else 2.0**-23) if eps is None else eps)
+def _along(lower: Callable[[Builder, Value, int], Term]) -> Row:
+    """softmax and its logarithm, in the type of the result."""
 
+    def row(at: At, x: Any, axis: int, *_: Any, **__: Any) -> Term:
+        value = at.computed(at.tensor(x))
+        return lower(at.b, value, at.axis(value, axis))
 
-def _softmax(at: At, x: Any, axis: int, *_: Any, **__: Any) -> Term:
-    value = at.computed(at.tensor(x))
-    return norms.softmax(at.b, value, at.axis(value, axis))
-
-
-def _log_softmax(at: At, x: Any, axis: int, *_: Any, **__: Any) -> Term:
-    value = at.computed(at.tensor(x))
-    return norms.log_softmax(at.b, value, at.axis(value, axis))
-
-
-def _last(at: At, x: Value, shape: Sequence[int]) -> None:
-    if len(shape) != 1 or at.b.shape(x)[-1] != shape[0]:
-        raise Left("a norm over several axes")
-
-
-def _optional(at: At, x: Any) -> Value | None:
-    return None if x is None else at.tensor(x)
+    return row
 
 
 def _layer_norm(
@@ -60,7 +46,7 @@ def _native_layer_norm(at: At, x: Any, shape: Sequence[int], gain: Any, bias: An
     """Also the mean and the reciprocal deviation, for derivatives."""
     value = at.tensor(x)
     made = _layer_norm(at, x, shape, gain, bias, eps)
-    last = (len(at.b.shape(value)) - 1,)
+    last = tuple(range(len(at.b.shape(value)))[-len(shape) :])
     spread, middle = variance(at, value, last, 0), reductions.mean(at.b, value, last, True)
     return made, middle, lowering.rsqrt(at.b, lowering.add(at.b, spread, number(eps)))
 
@@ -153,10 +139,8 @@ def _with_statistics(made: Term) -> Result:
 
 
 ROWS: dict[str, Row] = {
-    "aten.softmax.int": _softmax,
-    "aten._softmax.default": _softmax,
-    "aten.log_softmax.int": _log_softmax,
-    "aten._log_softmax.default": _log_softmax,
+    **{f"aten.{name}": _along(norms.softmax) for name in ("softmax.int", "_softmax.default")},
+    **{f"aten.{name}": _along(norms.log_softmax) for name in ("log_softmax.int", "_log_softmax.default")},
     "aten.layer_norm.default": _layer_norm,
     "aten.native_layer_norm.default": _native_layer_norm,
     "aten.rms_norm.default": borrowed("rms_norm"),

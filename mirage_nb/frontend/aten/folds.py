@@ -58,13 +58,9 @@ def _var(at: At, x: Any, axes: Axes = None, *, correction: float | None = None, 
     return _shaped(at, variance(at, value, at.axes(value, axes), correction))
 
 
-def _var_mean(at: At, x: Any, axes: Axes = None, *, correction: float | None = None, keepdim: bool = False) -> Result:
+def _var_mean(at: At, x: Any, axes: Axes = None, **kept: Any) -> Result:
     middle = _mean(at, x, axes)
-    return _var(at, x, axes, correction=correction), middle
-
-
-def _std(at: At, x: Any, axes: Axes = None, *, correction: float | None = None, keepdim: bool = False) -> Term:
-    return lowering.sqrt(at.b, _var(at, x, axes, correction=correction))
+    return _var(at, x, axes, **kept), middle
 
 
 def _vector_norm(
@@ -90,7 +86,7 @@ ROWS: dict[str, Row] = {
     "aten.min.dim": _with_indices(_min),
     "aten.var.correction": _var,
     "aten.var_mean.correction": _var_mean,
-    "aten.std.correction": _std,
+    "aten.std.correction": lambda at, x, axes=None, **kept: lowering.sqrt(at.b, _var(at, x, axes, **kept)),
     "aten.linalg_vector_norm.default": _vector_norm,
     "aten.norm.ScalarOpt_dim": _vector_norm,
     "aten.norm.Scalar": _vector_norm,

@@ -25,15 +25,6 @@ def _named(name: str) -> Row:
     return lambda at, x: named(at.b, name, at.tensor(x))
 
 
-def _with_numbers(name: str, *defaults: float) -> Row:
-    """The same for a function with constants."""
-
-    def row(at: At, x: Any, *given: float) -> Term:
-        return named(at.b, name, at.tensor(x), *given, *defaults[len(given) :])
-
-    return row
-
-
 def _add(at: At, x: Any, y: Any, *, alpha: float = 1) -> Term:
     left, right = elementwise(at, at.term(x), at.term(y))
     return lowering.add(at.b, left, lowering.multiply(at.b, right, number(alpha)))
@@ -120,14 +111,6 @@ def _filled(at: At, value: Any) -> Result:
     return Infinity(1 if value > 0 else -1) if infinite else number(value)
 
 
-def _full(at: At, _: Any, value: Any, **__: Any) -> Result:
-    return _filled(at, value)
-
-
-def _scalar(at: At, value: Any, **_: Any) -> Result:
-    return _filled(at, value)
-
-
 ALIKE = (
     "exp", "expm1", "log", "log1p", "tanh", "erf", "abs", "sin", "cos", "sigmoid", "relu", "silu", "sign", "floor",
     "mish", "hardswish", "hardsigmoid",
@@ -157,7 +140,7 @@ ROWS: dict[str, Row] = {
     "aten.maximum.default": _extreme(lowering.maximum),
     "aten.minimum.default": _extreme(lowering.minimum),
     "aten.gelu.default": _gelu,
-    "aten.leaky_relu.default": _with_numbers("leaky_relu", 0.01),
+    "aten.leaky_relu.default": lambda at, x, slope=0.01: named(at.b, "leaky_relu", at.tensor(x), slope),
     "aten.elu.default": _elu,
     "aten.selu.default": lambda at, x: _elu(at, x, 1.6732632423543772, 1.0507009873554805),
     "aten.celu.default": lambda at, x, alpha=1.0: _elu(at, x, alpha, 1.0, 1.0 / alpha),
@@ -177,9 +160,8 @@ ROWS: dict[str, Row] = {
     "aten._to_copy.default": _cast,
     "aten.to.dtype": _cast,
     "prims.convert_element_type.default": _cast,
-    "aten.full.default": _full,
-    "aten.full_like.default": _full,
-    "aten.scalar_tensor.default": _scalar,
+    **{f"aten.full{like}.default": lambda at, _, value, **__: _filled(at, value) for like in ("", "_like")},
+    "aten.scalar_tensor.default": lambda at, value, **_: _filled(at, value),
     **{f"aten.ones{like}.default": lambda at, *_, **__: _filled(at, 1) for like in ("", "_like")},
     **{f"aten.zeros{like}.default": lambda at, *_, **__: _filled(at, 0) for like in ("", "_like")},
 }  # fmt: skip
