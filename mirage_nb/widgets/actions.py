@@ -246,10 +246,8 @@ def candidate_buttons(actions: Actions, digest: str, compared: bool, pinned: boo
         else ("pin", "pin", "keep it in the list and build it, whatever its rank", actions.able("pin")),
         ("exclude", "exclude", "take it out of the results; it can be undone", actions.able("exclude")),
     )
-    shown = "".join(
-        _button(name, digest, label, hint, able, _pressed(name, compared))
-        for name, label, hint, able in rows
-    )
+    pressed = {"compare": f" aria-pressed='{str(compared).lower()}'"}
+    shown = "".join(_button(name, digest, label, hint, able, pressed.get(name, "")) for name, label, hint, able in rows)
     return f"<span class='mir-actions' role='group' aria-label='this µGraph'>{shown}</span>"
 
 
@@ -259,10 +257,6 @@ def _button(name: str, digest: str, label: str, hint: str, able: bool, more: str
         f"<button type='button' class='mir-button' data-do='{name}' data-digest='{escape(digest)}' title='{hint}'"
         f"{off}{more}>{label}</button>"
     )
-
-
-def _pressed(name: str, compared: bool) -> str:
-    return f" aria-pressed='{str(compared).lower()}'" if name == "compare" else ""
 
 
 def editor_html(actions: Actions, text: str, opened: bool) -> str:

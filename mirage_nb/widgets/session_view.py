@@ -12,7 +12,6 @@ one session. Clicks are answered while a cell runs where page and kernel know su
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from html import escape
 from importlib import resources
@@ -126,7 +125,7 @@ class SessionView(anywidget.AnyWidget):
         self._closed = threading.Event()
         self._pump: threading.Thread | None = None
         self._pumping = False
-        self._busy: threading.Thread | None = None
+        self._asked = False
         self._handle: Any = None
         self._shell: Any = None
         self._told: object = None
@@ -391,16 +390,19 @@ class SessionView(anywidget.AnyWidget):
     def _begin(self, content: Mapping[str, object]) -> None:
         """Answer in a thread, one at a time: verification takes seconds."""
         with self._guard:
-            if self._closed.is_set() or (self._busy is not None and self._busy.is_alive()):
+            if self._closed.is_set() or self._asked:
                 return
+            self._asked = True
             self.answer = "<p class='mir-none' role='status'>checking…</p>"
-            self._busy = threading.Thread(target=self._answer, args=(dict(content),), name="mirage view", daemon=True)
-            self._busy.start()
+            threading.Thread(target=self._answer, args=(dict(content),), name="mirage view", daemon=True).start()
 
     def _answer(self, content: Mapping[str, object]) -> None:
         try:
-            self._take("answer", self._actions.perform(content))
+            answer = self._actions.perform(content)
+            self._asked = False  # before the answer is seen: whoever asks again then is answered, too
+            self._take("answer", answer)
         except Exception as error:  # noqa: BLE001 - shown in the view instead of in some cell
+            self._asked = False
             self._complain(f"{type(error).__name__}: {error}")
 
     def _take(self, section: str, answer: Answer) -> None:
@@ -425,8 +427,6 @@ class SessionView(anywidget.AnyWidget):
 
     def wait(self, timeout: float) -> bool:
         """Block until the pump has ended, at most `timeout` seconds; returns whether it has."""
-        deadline = time.monotonic() + timeout
-        pump = self._pump
-        if pump is not None:
-            pump.join(max(0.0, deadline - time.monotonic()))
+        if (pump := self._pump) is not None:
+            pump.join(timeout)
         return pump is None or not pump.is_alive()

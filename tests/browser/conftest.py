@@ -46,15 +46,18 @@ CLIPPED = """() => [...document.querySelectorAll('.mir-live .mir-section-candida
 """How many tables of results are wider than their column."""
 
 
-READY = """() => {
-  const { shell } = window.jupyterapp;
-  const [panel] = shell.widgets('main');
-  if (shell.currentWidget !== panel) shell.activateById(panel.id);
-  const kernel = panel.node.querySelector('.jp-Notebook-ExecutionIndicator');
-  return shell.currentWidget === panel && kernel?.dataset.status === 'idle';
-}"""
-"""Whether the open notebook is what commands are for, and its kernel waits for them. What was closed a moment before
-may take the place away from what was opened since, and then the status bar says nothing of any kernel."""
+CURRENT = """(() => {
+  const { shell, commands } = window.jupyterapp;
+  if (commands.isEnabled('notebook:run-cell')) return true;
+  document.activeElement?.blur();
+  shell.activateById([...shell.widgets('main')][0].id);
+  return false;
+})()"""
+"""Whether commands are for the open notebook, which is made so: what was closed a moment before, or a change of the
+theme, may take that away from what was opened since, and what is then executed does nothing."""
+READY = f"{CURRENT} && document.querySelector('#jp-main-statusbar').innerText.includes('| Idle')"
+RUN = f"{CURRENT} && (void window.jupyterapp.commands.execute('notebook:run-cell'), true)"
+POLL_MS = 100
 
 
 class Server:
@@ -203,13 +206,13 @@ class Notebook:
     def __init__(self, page: Any) -> None:
         self.page = page
         page.wait_for_selector(".jp-Notebook .jp-Cell")
-        page.wait_for_function(READY)
+        page.wait_for_function(READY, polling=POLL_MS)
 
     def run(self, number: int, wait: bool = True, seconds: float = PAGE_MS / 1000) -> None:
         """Run cell `number`, counted from 0, and wait for its end, at most so many seconds."""
         cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(number)
         cell.locator(".jp-InputPrompt").click()
-        self.page.evaluate("void window.jupyterapp.commands.execute('notebook:run-cell')")
+        self.page.wait_for_function(RUN, polling=POLL_MS)
         if wait:
             self.page.wait_for_function(
                 "n => /\\d/.test(document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')[n].innerText)",

@@ -23,7 +23,7 @@ SLICE = 1700
 """Pixels of a notebook in one screenshot."""
 ENDED = """() => {
   const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map((n) => n.innerText);
-  const idle = document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle';
+  const idle = document.querySelector('#jp-main-statusbar')?.innerText.includes('| Idle');
   return idle && prompts.some((text) => /\\d/.test(text)) && !prompts.some((text) => text.includes('*'));
 }"""
 NOT_RUN = """() => [...document.querySelectorAll('.jp-CodeCell')]

@@ -271,8 +271,7 @@ def test_all_sections_are_set_and_known_to_the_script() -> None:
     click(view, {"do": "compare", "digest": first})
     click(view, {"choose": f"candidate:{second}"})
     click(view, {"do": "explain", "text": "mugraph 1"})
-    assert view._busy is not None
-    view._busy.join(30)
+    assert until(lambda: "checking" not in view.answer)
     layout = view._esm.partition("const LAYOUT")[2].partition("];")[0]
     for name in SECTIONS:
         assert getattr(view, name) or name == "steer", name
@@ -345,6 +344,17 @@ def test_a_submitted_mugraph_is_opened_and_its_thread_ends() -> None:
     click(view, {"do": "edit", "digest": graph.digest()})
     assert "grid=[64]" in view.editor
     view.close()
+
+
+def test_who_asks_again_once_an_answer_is_there_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    view, go_on = SessionView(FakeSession(0.01)), threading.Event()
+    assert view.wait(30)
+    monkeypatch.setattr(view, "_watch", lambda: go_on.wait(30))
+    click(view, {"do": "explain", "text": "what"})
+    assert until(lambda: "mir-complaint" in view.answer)
+    click(view, {"do": "submit", "text": print_graph(rmsnorm_fused(blocks=64))})
+    assert until(lambda: "checked" in view.answer)
+    go_on.set()
 
 
 def test_comparing_needs_two() -> None:
