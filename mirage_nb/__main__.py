@@ -19,6 +19,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":  # loading takes a second: Ctrl-C ends it without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 from mirage_nb.arguments import PROGRAM, WRONG, parser
 from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.errors import AssumptionError, MirageError, MissingPartError, OptionError, StoreError, printable
@@ -361,4 +364,5 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

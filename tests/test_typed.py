@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,3 +64,18 @@ def test_a_path_of_a_program_may_be_a_string(tmp_path: Path) -> None:
     session = mirage_nb.superoptimize(str(tmp_path / "mine.mirage"), effort="quick")
     session.stop()
     assert session.program.name == "mine"
+
+
+def test_a_pause_rests_the_ranges_of_a_size_that_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = mirage_nb.superoptimize("B: size(1, 4)\nX: f16[B, 16]\nreturn exp(X)", effort="quick")
+    smaller = made.smaller
+    assert smaller is not None
+    said: list[str] = []
+    for session, name in ((made, "own"), (smaller, "smaller")):
+        session.search.stop()
+        monkeypatch.setattr(session.search, "pause", partial(said.append, name))
+    smaller._began = False
+    made.pause()
+    smaller._began = True
+    made.pause()
+    assert said == ["own", "own", "smaller"]

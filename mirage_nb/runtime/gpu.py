@@ -42,10 +42,10 @@ class Gpu:
 
 
 def attached_gpu() -> Gpu | None:
-    """The current CUDA device, or None when there is no card, no driver, or no CuPy."""
+    """The current CUDA device, or None when there is no card, no driver, or no CuPy that finds a home folder."""
     try:
         import cupy
-    except ImportError:
+    except (ImportError, OSError):
         return None
     if not cupy.cuda.is_available():
         return None

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from mirage_nb.errors import MissingPartError
 from mirage_nb.runtime import doctor
 from mirage_nb.runtime.doctor import Part, examine, report
+from mirage_nb.runtime.execution.compile import load_compiler
+from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.settings import Settings, read_settings
 
 
@@ -58,3 +61,20 @@ def test_nvrtc_has_to_compile(settings: Settings, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(doctor, "compile_cubin", fails)
     part = found(settings)["NVRTC"]
     assert not part.found and part.detail == "libnvrtc-builtins.so is missing"
+
+
+def test_a_cupy_that_finds_no_home_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes a folder while it loads."""
+
+    class Homeless:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "cupy":
+                raise PermissionError(13, "Permission denied", "/.cupy")
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cupy"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Homeless, *sys.meta_path])
+    assert attached_gpu() is None
+    with pytest.raises(MissingPartError, match="CUPY_CACHE_DIR"):
+        load_compiler()

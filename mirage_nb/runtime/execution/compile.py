@@ -118,7 +118,8 @@ def _nvrtc() -> Any:
         OSError,
     ) as error:  # CuPy reports a missing library in each of these ways
         reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-        raise MissingPartError(f"NVRTC is not usable: {reason}", hint=INSTALL_NVRTC) from error
+        hint = INSTALL_NVRTC if getattr(error, "filename", None) is None else "CUPY_CACHE_DIR names a folder of yours"
+        raise MissingPartError(f"NVRTC is not usable: {reason}", hint=hint) from error
     return nvrtc
 
 
