@@ -134,17 +134,17 @@ def test_built_muGraphs(name: str):
 
 
 def _after(end: float) -> bool:
-    return time.process_time() > end
+    return time.thread_time() > end
 
 
 def found_by_search(graph: KernelGraph, kernels: int, seconds: float, limit: int) -> list[tuple[Prepared, Structure]]:
     """What the search finds in its first configurations with so many kernels: one at least, then as time allows."""
     prepared, effort = prepare(graph), EFFORTS["standard"]
     found: list[tuple[Prepared, Structure]] = []
-    end = time.process_time() + seconds
+    end = time.thread_time() + seconds
     for configuration in configurations(prepared, effort):
         if configuration.kernels == kernels and not (found and _after(end)):
-            late = partial(_after, max(end, time.process_time() + 5))
+            late = partial(_after, max(end, time.thread_time() + 5))
             result = run_configuration(prepared, configuration, effort, Budget(), lambda counts: None, late)
             found += [(prepared, structure) for structure in result.structures[:limit]]
     return found
