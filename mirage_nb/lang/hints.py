@@ -17,9 +17,20 @@ SHOWN = 12
 """Functions that one hint lists."""
 ABSENT: dict[str, str] = {
     "positions and orders are no real numbers: compute them from what the program returns": (
-        "topk sort argsort median kthvalue mode nonzero unique searchsorted bucketize quantile histogram isnan isinf "
-        "isfinite"
+        "topk sort argsort median kthvalue mode nonzero unique searchsorted bucketize quantile percentile histogram "
+        "histc bincount nanmedian"
     ),
+    "kernels compute real numbers: keep infinities and NaN out of what they read": (
+        "isnan isinf isfinite nan_to_num nanmean nansum signbit"
+    ),
+    "no kernel has this function: compute it before, and pass it in as an input": (
+        "atan arctan asin arcsin acos arccos atan2 arctan2 lgamma digamma gammaln polygamma erfinv i0 i1 ndtri"
+    ),
+    "whole numbers have no bits here: of a byte, x // 16 and x % 16 are the two halves": (
+        "bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift left_shift right_shift"
+    ),
+    "it is a sum of slices: sum(h[i] * x[i : i + n] for i in range(k))": "convolve correlate",
+    "write cummax(x, axis), cummin, cumsum or cumprod": "accumulate",
     "which elements are read or written may not depend on values: do that before or after the program": (
         "scatter scatter_add index_add index_put masked_select masked_scatter nonzero_static"
     ),
@@ -41,9 +52,6 @@ ABSENT: dict[str, str] = {
 """Why something that people know is not there, and what to do."""
 NAMES = {name: why for why, names in ABSENT.items() for name in names.split()}
 
-FORMULAS: dict[str, str] = {"cbrt": "x ** (1 / 3)"}
-"""Elementwise functions as a line of a program defines them."""
-
 EIGHT = ("f8", "fp8", "e4m3", "e5m2", "float8", "float8_e4m3fn", "float8_e5m2", "int4", "fp4", "complex64")
 
 
@@ -52,8 +60,6 @@ def function_hint(name: str, known: Iterable[str]) -> str:
     plain, names = name.lower(), [*known]
     if plain in NAMES:
         return NAMES[plain]
-    if plain in FORMULAS:
-        return f"define it in the program: def {name}(x): return {FORMULAS[plain]}"
     own = f"an elementwise one is a line: def {name}(x): return x * tanh(x)"
     rest = ", ...: %mirage help lists all of them" if len(names) > SHOWN else ""
     return suggestion(name, names) or f"the functions are {', '.join(names[:SHOWN])}{rest}; {own}"

@@ -56,6 +56,9 @@ class Subscripts(Arguments):
         value = self.lowered(node, row.shape, Builder.tensor_of, found, "an index")
         assert is_tensor(value)
         if not isinstance(index, ast.Tuple | ast.Slice | ast.Constant) and is_tensor(picked := self.result(index)):
+            if isinstance(index, ast.Compare | ast.BinOp | ast.UnaryOp) and is_mask(self.builder, picked):
+                hint = "how many elements a mask takes depends on values; where(mask, x, 0) has zeros for the others"
+                raise ProgramSyntaxError("this part depends on values", hint=hint, span=self.source.of(index))
             return self.lowered(node, row.shape, take, value, picked, 0)
         if len(items) > 1 and not any(isinstance(item, ast.Slice | ast.Constant | ast.UnaryOp) for item in items):
             picks = [self.settled(item, table, self.builder, self.result(item)) for item in items]

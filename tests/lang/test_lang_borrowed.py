@@ -49,7 +49,7 @@ np.linspace(0, 1, 6) * v | torch.tril(S) | np.triu(S, 1) | torch.triu(S, diagona
 torch.trace(S) | S.trace() | X.relu() | F.relu6(5 * X) | F.hardtanh(2 * X) | F.selu(X) | F.celu(X, 0.5) | F.elu(X)
 F.silu(X) | F.glu(X, dim=-1) | F.mish(X) | F.tanhshrink(X) | F.threshold(X, 0.25, 2) | F.gelu(X, approximate="tanh")
 F.softshrink(X, 0.3) | F.hardshrink(X) | np.cross(X[:, :3], Y[:, 3:]) | torch.cross(X[:3], Y[:3], dim=0) | np.cov(X)
-np.cov(v) | np.hanning(6) * v | np.hamming(6) * v | torch.hann_window(6) * v
+np.cbrt(X) | np.cov(v) | np.hanning(6) * v | np.hamming(6) * v | torch.hann_window(6) * v
 F.gelu(X) | F.leaky_relu(X, negative_slope=0.2) | F.softplus(X) | F.logsigmoid(X) | F.hardswish(X) | F.hardsigmoid(X)
 F.softsign(X) | X * torch.sigmoid(1.702 * X) | torch.clamp(X, min=-0.5, max=0.5) | X.clamp(0.1) | X.clamp_min(0.2)
 torch.clamp_max(X, 0.2) | np.clip(X, -0.1, 0.3) | X.abs().sqrt() | X.pow(2) | X.square() | X.exp() | p.log()
