@@ -56,6 +56,7 @@ def model_report(model: Any, example_inputs: Any, *, target: str | None = None) 
         target: the GPU to estimate for; default: the attached one, else the H200.
 
     Raises:
+        TraceError: the model fails on these inputs.
         MissingPartError: PyTorch is not installed.
     """
     report: ModelReport = _part("compiled.backend", "look")(model, example_inputs, target)

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mirage_nb.errors import OptionError
+from mirage_nb.errors import OptionError, TraceError
+from mirage_nb.frontend import model_report
 from mirage_nb.frontend.compiled import graphs, kernels
 from mirage_nb.frontend.compiled.graphs import MAX_SIZES, eager
 from mirage_nb.frontend.compiled.kernels import NO_TIME
@@ -481,6 +482,12 @@ def test_the_entry_point_is_the_backend(monkeypatch: pytest.MonkeyPatch) -> None
 def test_options_that_there_are_not(mode: str | None, options: dict[str, Any], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         Options.of(mode, options)
+
+
+@pytest.mark.parametrize("inputs", [torch.ones(2, 5), "x", ()])
+def test_inputs_that_a_model_does_not_take(inputs: Any) -> None:
+    with pytest.raises(TraceError, match=r"the model fails on these inputs: .{9}"):
+        model_report(nn.Linear(3, 4), inputs)
 
 
 def test_modes_say_how_much_is_searched() -> None:

@@ -99,10 +99,6 @@ def _arange(at: At, start: int, stop: int | None = None, step: int = 1, **_: Any
     return masks.arange(at.b, start, stop, step)
 
 
-def _iota(at: At, length: int, *, start: int = 0, step: int = 1, **_: Any) -> Term:
-    return masks.arange(at.b, start, start + length * step, step)
-
-
 def triangle(b: Builder, rows: int, columns: int, diagonal: int, kind: type[ast.cmpop]) -> Value:
     """The mask of a matrix that holds where row + diagonal compares so with column."""
     row = b.tensor(masks.arange(b, diagonal, diagonal + rows, 1), "triangle")
@@ -138,7 +134,7 @@ ROWS: dict[str, Row] = {
     "aten.arange.default": _arange,
     "aten.arange.start": _arange,
     "aten.arange.start_step": _arange,
-    "prims.iota.default": _iota,
+    "prims.iota.default": lambda at, n, *, start=0, step=1, **_: masks.arange(at.b, start, start + n * step, step),
     "aten.tril.default": _cut(ast.GtE),
     "aten.triu.default": _cut(ast.LtE),
 }

@@ -35,10 +35,6 @@ def _sub(at: At, x: Any, y: Any, *, alpha: float = 1) -> Term:
     return lowering.subtract(at.b, left, lowering.multiply(at.b, right, number(alpha)))
 
 
-def _rsub(at: At, x: Any, y: Any, alpha: float = 1) -> Term:
-    return _sub(at, y, x, alpha=alpha)
-
-
 def _mul(at: At, x: Any, y: Any) -> Term:
     return recognise.multiply(at.b, *elementwise(at, at.term(x), at.term(y)))
 
@@ -125,8 +121,7 @@ ROWS: dict[str, Row] = {
     "aten.add.Scalar": lambda at, x, y, alpha=1: _add(at, x, y, alpha=alpha),
     "aten.sub.Tensor": _sub,
     "aten.sub.Scalar": lambda at, x, y, alpha=1: _sub(at, x, y, alpha=alpha),
-    "aten.rsub.Scalar": _rsub,
-    "aten.rsub.Tensor": _rsub,
+    **{f"aten.rsub.{kind}": lambda at, x, y, alpha=1: _sub(at, y, x, alpha=alpha) for kind in ("Tensor", "Scalar")},
     **{f"aten.mul.{kind}": _mul for kind in ("Tensor", "Scalar")},
     **{f"aten.div.{kind}": _div for kind in ("Tensor", "Scalar")},
     "aten.neg.default": lambda at, x: lowering.negate(at.b, at.term(x)),

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._inductor.compile_fx import compile_fx
 
+from mirage_nb.errors import TraceError
 from mirage_nb.frontend.compiled.graphs import Compiler, eager, reasons
 from mirage_nb.frontend.compiled.kernels import Kernels, Searched, target_of
 from mirage_nb.frontend.compiled.options import Options
@@ -51,7 +52,8 @@ def compile_inside(inner: Any, model: Any, example_inputs: Sequence[Any], patche
 
 
 def look(model: Any, example_inputs: Any, target: str | None = None) -> ModelReport:
-    """The regions of a model for these inputs, with estimates: nothing is searched, and PyTorch alone runs it once."""
+    """The regions of a model for these inputs, with estimates: nothing is searched, and PyTorch alone runs it once.
+    Raises TraceError where it cannot."""
     chosen = target_of(Options.of(options={"target": target}))
     graphs: list[GraphReport] = []
 
@@ -65,5 +67,8 @@ def look(model: Any, example_inputs: Any, target: str | None = None) -> ModelRep
 
     with torch.no_grad():
         compiled: Any = torch.compile(model, backend=backend, dynamic=False)
-        compiled(*(example_inputs if isinstance(example_inputs, list | tuple) else (example_inputs,)))
+        try:
+            compiled(*(example_inputs if isinstance(example_inputs, list | tuple) else (example_inputs,)))
+        except Exception as error:
+            raise TraceError(f"the model fails on these inputs: {(str(error).splitlines() or [''])[0]}") from error
     return ModelReport(graphs)

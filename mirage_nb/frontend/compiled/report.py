@@ -93,7 +93,7 @@ LONGEST = 160
 """Characters of what PyTorch says of code that it does not trace."""
 COLUMNS = ("region", "times", "operators", "bytes", "microseconds", "state")
 LEGEND = (
-    "bytes and microseconds: each operator by itself -> the region as one; ~ are estimates of the cost model, "
+    "bytes and microseconds: each operator by itself -> the region as one; ≈ marks estimates of the cost model, "
     "others measured beside PyTorch's compiled code"
 )
 
