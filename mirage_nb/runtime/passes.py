@@ -339,8 +339,7 @@ class Passes:
             raise LaunchError("no inputs were drawn in time to try it on")
         if left := (asked := len(self.inputs.names)) - len(drawn):
             self.search.tell(f"{left} of {asked} kinds of inputs were not drawn in time to try kernels on them")
-        (gate := Gate(self.search.program, meeting, drawn, exclusive())).place(until)
-        return gate
+        return Gate(self.search.program, meeting, drawn, exclusive()).ready(self.search.tell, until)
 
     def gated(self, winner: Winner, gate: Gate | None = None) -> Winner:
         """A winner with what random and hard inputs showed of it, at this gate or that of these passes. Raises as

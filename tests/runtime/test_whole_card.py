@@ -59,3 +59,10 @@ def test_faults_on_hard_inputs_cost_one_kernel_each() -> None:
     assert found["state"] == "finished" and found["winners"][0] in found["tried"] and not found["left"], found
     assert [note for note in found["notes"] if "illegal memory access" in note], found
     assert not [message for message in found["messages"] if "is lost to this process" in message]
+
+
+@pytest.mark.slow
+def test_where_a_process_cannot_take_the_inputs_the_session_s_own_does() -> None:
+    found = ended(CROWDED="1")
+    assert found["state"] == "finished" and found["winners"][0] in found["tried"] and not found["left"], found
+    assert [m for m in found["messages"] if m.startswith("kernels meet random and hard inputs in this process")]

@@ -320,12 +320,22 @@ class Gate:
     drawn: tuple[Path, ...]
     alone: bool = False
 
-    def place(self, until: float = math.inf) -> None:
-        """Lay on the card what was drawn, unless that lies there. Raises LaunchError where there is no room for it, or
-        no time until the clock (`time.monotonic`) says so."""
-        if not self.alone:
-            given = self.program, self.drawn[0].parent, self.drawn
+    def ready(self, tell: Callable[[str], None], until: float = math.inf) -> Gate:
+        """The gate with what was drawn on the card, unless that lies there; in this process where the other cannot take
+        it, which is told. Raises LaunchError where there is no room for it, or no time until the clock
+        (`time.monotonic`) says so."""
+        given = self.program, self.drawn[0].parent, self.drawn
+        if self.alone:
+            placed(*given)
+            return self
+        try:
             self.trials.call(placed, *given, seconds=PLACE_SECONDS, until=until)
+        except LaunchError as error:
+            if time.monotonic() >= until:
+                raise
+            tell(f"kernels meet random and hard inputs in this process: {error}")
+            return replace(self, alone=True).ready(tell)
+        return self
 
     def outcome(self, emitted: Emitted, cubin: Cubin, tolerance: float) -> Outcome:
         """What `meet` says. Raises LaunchError as it does, or where that process died of the kernel, and CardLost where
