@@ -144,7 +144,7 @@ def _read_as_pairs(node: Any) -> bool:
 def _read_as_numbers(node: Any) -> bool:
     """Whether it is a tensor of integers of which nobody computes others: it names places, is compared, or becomes a
     tensor of numbers; or views of it do."""
-    return str(node.meta["val"].dtype) in INTEGERS and all(
+    return str(getattr(node.meta["val"], "dtype", "")) in INTEGERS and all(
         str(user.target) in LOOKUPS
         or logical(user)
         or user.meta.get("val") is None  # a check

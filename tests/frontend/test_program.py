@@ -106,6 +106,11 @@ class Windows(nn.Module):
         return scores.softmax(-1), torch.addcmul(h, h, h, value=0.5)
 
 
+def test_rows_of_whole_numbers_are_no_numbers() -> None:
+    with pytest.raises(TraceError, match=r"input e: programs have no tensors of type torch\.int64"):
+        mirage_nb.from_torch(lambda e: e.unbind(0)[0] * 0.5, (torch.ones(2, 3, dtype=torch.long),))
+
+
 def test_convolutions_masks_whole_numbers_and_first_states() -> None:
     torch.manual_seed(0)
     model, x, seen = Windows().eval(), torch.randn(2, 3, 8, 8), torch.rand(2, 4) < 0.7
