@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -63,6 +63,6 @@ def _fits(value: object, wanted: Any) -> bool:
             return all(_fits(key, inner[0]) and _fits(one, inner[1]) for key, one in value.items())
         case tuple() if ... not in inner:
             return len(value) == len(inner) and all(map(_fits, value, inner))
-        case Iterable() if inner:
+        case Collection() if inner:  # an iterator would be used up
             return all(_fits(one, inner[0]) for one in value)
     return True
