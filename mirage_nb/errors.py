@@ -118,6 +118,10 @@ class OptionError(MirageError):
     """An unknown option, or a value that it cannot take."""
 
 
+class ArgumentError(OptionError, TypeError):
+    """An argument that a public function does not have, or one of another type than it takes."""
+
+
 class TargetError(MirageError):
     """An unknown target, or a muGraph that does not fit the target."""
 

@@ -1,7 +1,7 @@
 """Arguments of public functions, held to their annotations.
 
 In: a function with annotations. Out: the same, for callers who may pass anything. Invariant: what fits is handed on as
-it is; the first argument that does not is named in an OptionError, before anything is begun.
+it is; the first argument that does not is named in an ArgumentError, before anything is begun.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from mirage_nb.errors import OptionError
+from mirage_nb.errors import ArgumentError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,7 +22,7 @@ NUMBERS: dict[Any, type] = {int: Integral, float: Real}
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`; raises OptionError for arguments that it does not have, or of other types than it says."""
+    """`function`; raises ArgumentError for arguments that it does not have, or of other types than it says."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -31,7 +31,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
             given = signature.bind(*args, **named).arguments
         except TypeError as error:
             known = ", ".join(name for name in signature.parameters if name != "self")
-            raise OptionError(f"{function.__name__}: {error}", hint=f"it takes {known}") from None
+            raise ArgumentError(f"{function.__name__}: {error}", hint=f"it takes {known}") from None
         check_types(function, given)
         return function(*args, **named)
 
@@ -39,12 +39,12 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_types(of: Callable[..., Any], given: Mapping[str, object]) -> None:
-    """Raises OptionError for the first of these values that its annotation does not allow."""
+    """Raises ArgumentError for the first of these values that its annotation does not allow."""
     for name, value in given.items():
         if not _fits(value, HINTS(of).get(name, Any)):
             text = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:40]}..."
             said = inspect.get_annotations(of)[name]
-            raise OptionError(f"{name} is {text}, of type {type(value).__name__}", hint=f"it takes {said}")
+            raise ArgumentError(f"{name} is {text}, of type {type(value).__name__}", hint=f"it takes {said}")
 
 
 def _fits(value: object, wanted: Any) -> bool:
@@ -61,7 +61,7 @@ def _fits(value: object, wanted: Any) -> bool:
             return True
         case Mapping():
             return all(_fits(key, inner[0]) and _fits(one, inner[1]) for key, one in value.items())
-        case tuple() if ... not in inner:
+        case tuple() if origin is tuple and ... not in inner:
             return len(value) == len(inner) and all(map(_fits, value, inner))
         case Collection() if inner:  # an iterator would be used up
             return all(_fits(one, inner[0]) for one in value)

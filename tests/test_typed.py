@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,11 @@ def test_what_fits_is_handed_on() -> None:
     def given(a: float, b: tuple[int, int | None] = (1, None), *, c: str | Path = "") -> tuple[object, ...]:
         return a, b, c
 
+    @typed
+    def many(a: Iterable[str]) -> list[str]:
+        return [*a]
+
+    assert many(("b", "c")) == many(iter("bc")) == ["b", "c"]
     path, pair = Path("a"), (np.int64(3), None)
     assert given(np.float32(2), pair, c=path) == (2, pair, path)
     assert given(Fraction(1, 3)) == (Fraction(1, 3), (1, None), "")
