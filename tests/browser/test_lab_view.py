@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import statistics
@@ -165,11 +166,13 @@ def test_the_saved_notebook_holds_the_end_as_html_and_text(finished: Notebook, s
     name = "".join(c if c.isalnum() else "_" for c in request.node.name)
     path = server.home / f"{name}.ipynb"
     deadline = time.monotonic() + PAGE_MS / 1000
+    outputs: list[Any] = []
     data: dict[str, Any] = {}
     while "finished" not in "".join(data.get("text/plain", "")) and time.monotonic() < deadline:
         page.keyboard.press("Control+s")
         page.wait_for_timeout(200)
-        outputs = json.loads(path.read_text() or "{}")["cells"][1]["outputs"]
+        with contextlib.suppress(ValueError):  # while it is being written
+            outputs = json.loads(path.read_text())["cells"][1]["outputs"]
         data = outputs[1]["data"] if len(outputs) > 1 else {}
     assert "finished" in "".join(data["text/plain"])
     assert "mir-view" in "".join(data["text/html"]) and "12</b><span>verified" in "".join(data["text/html"])
