@@ -65,7 +65,8 @@ torch.atanh(X * 0.9) | torch.logit(torch.sigmoid(X)) | torch.erfc(X) | torch.tru
 torch.round(5 * X) | np.round(torch.arange(9) * 0.5 - 2.0) | torch.hypot(X, Y) | np.heaviside(X, Y) | torch.sinc(X)
 torch.deg2rad(X) | np.rad2deg(X) | torch.fliplr(X) | np.flipud(X) | X.narrow(1, 2, 3) | torch.select(N, 1, 2)
 X.select(-1, 0) | np.kron(v, u) | torch.kron(X, S) | F.pixel_shuffle(I, 2) | F.interpolate(I, scale_factor=2)
-F.interpolate(N, size=12) | torch.argmax(X, dim=1) * 1.0 | X.argmin(0, keepdim=True) * 1.0 | np.argmax(X) * 1.0
+F.interpolate(N, size=12) | F.interpolate(I, scale_factor=(2, 1))
+torch.argmax(X, dim=1) * 1.0 | X.argmin(0, keepdim=True) * 1.0 | np.argmax(X) * 1.0
 torch.any(X > 0.9, dim=1) * v[0] | (X > -2).all() * v | torch.count_nonzero(X > 0, dim=0) * v
 np.ptp(X, axis=0) | torch.aminmax(X, dim=1, keepdim=True)[1] | np.average(X, axis=1) | np.average(X, weights=p, axis=0)
 F.softmin(X, dim=1) | torch.trapezoid(X) | np.inner(X, L) | np.inner(X, v) | np.tensordot(X, W, axes=1)

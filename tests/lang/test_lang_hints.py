@@ -21,6 +21,15 @@ def test_a_mask_is_no_index(index: str) -> None:
     assert "where(" in hint(f"X: f32[4]\nreturn X[{index}]")
 
 
+@pytest.mark.parametrize(
+    "resized", ["interpolate(X, size=7)", "interpolate(X, scale_factor=1.5)", "adaptive_avg_pool2d(X, (3, 4))"]
+)
+def test_sizes_that_do_not_divide_are_refused(resized: str) -> None:
+    """They gave tensors of other extents."""
+    with pytest.raises(MirageError, match="multiples"):
+        parse(f"X: f32[1, 2, 4, 4]\nreturn {resized}")
+
+
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_what_means_something_else_is_no_slip_of_the_pen(name: str) -> None:
     if name not in FUNCTIONS:
