@@ -94,6 +94,7 @@ def test_mistakes_of_the_caller(compiled: CpuExecutable) -> None:
         ((torch.from_numpy(x).float(), w), DTypeError, r"X has dtype torch\.float32"),
         ((x.astype(complex), w), DTypeError, "X has dtype complex128"),
         ((x, "a string"), ShapeError, "W has shape"),
+        ((x, [[1.0], [2.0, 3.0]]), ShapeError, "W is no array"),
     ]
     for tensors, kind, message in cases:
         with pytest.raises(kind, match=message):

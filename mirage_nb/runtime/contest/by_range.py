@@ -11,12 +11,11 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-import numpy as np
-
 from mirage_nb.errors import SearchError
 from mirage_nb.ir.sizes import extent_of, size_of
 from mirage_nb.lang import TensorProgram
 from mirage_nb.runtime.contest.winner import Winner
+from mirage_nb.runtime.execution.buffers import shapes_of
 from mirage_nb.search.session.progress import Snapshot
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.typed import typed
@@ -87,7 +86,8 @@ class ByRange:
         """The session for tensors of these shapes. Raises ShapeError where the size is out of its range."""
         if self.smaller is None or len(tensors) != len(self.program.graph.inputs):
             return self
-        extent = extent_of(self.program.graph.inputs, [np.shape(t) for t in tensors])
+        inputs = self.program.graph.inputs
+        extent = extent_of(inputs, shapes_of(tensors, inputs))
         return self if extent is None else self.at(extent)
 
     def _end_of(self, lower: Self) -> int:

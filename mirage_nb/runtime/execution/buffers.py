@@ -86,11 +86,8 @@ def accept(tensor: Any, into: Input) -> Array:
         DTypeError: not an array of real numbers, or one of a wider type than the program says, or whole numbers that
             f32 or f64 would round.
     """
-    try:
-        host = np.asarray(tensor)
-    except ValueError as error:
-        raise ShapeError(f"{into.name} is no array: {error}", hint="rows of a list have one length") from error
-    check_shape(host.shape, into)
+    check_shape(_shape(tensor, into), into)
+    host = np.asarray(tensor)
     check_floats(tensor, into)
     if into.type.dtype is DType.BF16 and host.dtype == np.uint16:
         return np.ascontiguousarray(host)
@@ -126,6 +123,19 @@ def check_count(tensors: Sequence[Any], wanted: Sequence[Input], what: str = "in
     if len(tensors) != len(wanted):
         names = ", ".join(i.name for i in wanted)
         raise LaunchError(f"{len(tensors)} tensors for {len(wanted)} {what}", hint=f"pass {names}, in this order")
+
+
+def shapes_of(tensors: Sequence[Any], wanted: Sequence[Input]) -> list[tuple[int, ...]]:
+    """The shapes of a caller's tensors. Raises as `check_count`, and ShapeError for a list that is no array."""
+    check_count(tensors, wanted)
+    return [_shape(tensor, into) for tensor, into in zip(tensors, wanted, strict=True)]
+
+
+def _shape(tensor: Any, into: Input) -> tuple[int, ...]:
+    try:
+        return np.shape(tensor)
+    except ValueError as error:
+        raise ShapeError(f"{into.name} is no array: {error}", hint="rows of a list have one length") from error
 
 
 def check_shape(shape: Sequence[int], into: Input) -> None:

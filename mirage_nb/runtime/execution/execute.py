@@ -26,13 +26,13 @@ from mirage_nb.runtime.execution.buffers import (
     Array,
     Sample,
     accept,
-    check_count,
     check_floats,
     check_shape,
     check_whole,
     decode,
     encode,
     poisoned,
+    shapes_of,
 )
 from mirage_nb.runtime.execution.emulate import CpuModule
 from mirage_nb.runtime.execution.tensor_map import TensorMap
@@ -161,8 +161,7 @@ class CpuExecutable(Executable):
 
     def _fitting(self, tensors: Sequence[Any]) -> Emitted:
         """What was emitted, for as many tensors of these shapes."""
-        check_count(tensors, self._emitted.graph.inputs)
-        return self._fits([np.shape(t) for t in tensors])
+        return self._fits(shapes_of(tensors, self._emitted.graph.inputs))
 
     def _launch(
         self, step: Launch, held: dict[int, Array], extent: int | None, deferred: bool, order: str | int

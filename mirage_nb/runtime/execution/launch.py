@@ -18,7 +18,7 @@ import numpy as np
 from mirage_nb.codegen import Emitted, Fitting, LibraryCall
 from mirage_nb.errors import DTypeError, LaunchError
 from mirage_nb.ir import DType, Input, KernelGraph, TensorType
-from mirage_nb.runtime.execution.buffers import CAST, STORED, Array, accept, check_count, check_shape, decode
+from mirage_nb.runtime.execution.buffers import CAST, STORED, Array, accept, check_count, check_shape, decode, shapes_of
 from mirage_nb.runtime.execution.compile import Cubin
 from mirage_nb.runtime.execution.execute import Executable, Prepared
 from mirage_nb.runtime.execution.torch_program import check_dtype, is_torch, torch_dtype
@@ -88,7 +88,7 @@ class GpuExecutable(Executable):
 
     def _graph(self, tensors: Sequence[Any]) -> KernelGraph:
         """What was emitted, for tensors of these shapes."""
-        return self._fits([np.shape(t) for t in tensors]).graph
+        return self._fits(shapes_of(tensors, self._emitted.graph.inputs)).graph
 
     def _on_torch(self, tensors: Sequence[Any]) -> list[Any]:
         import torch
@@ -144,8 +144,7 @@ class GpuExecutable(Executable):
         Raises:
             ShapeError, DTypeError, LaunchError: a tensor is missing, does not fit, is elsewhere, or is not contiguous.
         """
-        check_count(inputs, self._emitted.graph.inputs)
-        emitted = self._fits([np.shape(t) for t in inputs])
+        emitted = self._fits(shapes_of(inputs, self._emitted.graph.inputs))
         graph = emitted.graph
         named = [Input(f"output {n}", t) for n, t in enumerate(graph.output_types)]
         check_count(outputs, named, "outputs")
