@@ -339,7 +339,8 @@ class Passes:
             raise LaunchError("no inputs were drawn in time to try it on")
         if left := (asked := len(self.inputs.names)) - len(drawn):
             self.search.tell(f"{left} of {asked} kinds of inputs were not drawn in time to try kernels on them")
-        return Gate(self.search.program, meeting, drawn, exclusive()).ready(self.search.tell, until)
+        alone = exclusive() or (self.gate is not None and self.gate.alone)  # a process that refused is asked once
+        return Gate(self.search.program, meeting, drawn, alone).ready(self.search.tell, until)
 
     def gated(self, winner: Winner, gate: Gate | None = None) -> Winner:
         """A winner with what random and hard inputs showed of it, at this gate or that of these passes. Raises as

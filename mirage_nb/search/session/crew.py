@@ -187,7 +187,10 @@ def _watched(
                 yield waiting.pop(future), _failed(kind(why))
     finally:
         for future in waiting:
-            executor.abandon(future) if isinstance(executor, Workers) else future.cancel()
+            if isinstance(executor, Workers):
+                executor.abandon(future)
+            else:
+                future.cancel()
 
 
 def _failed(error: MirageError) -> futures.Future[Any]:
