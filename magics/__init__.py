@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mirage_nb.runtime.loading import load_ahead
+
 from . import mistakes
 from .completion import register
 from .magic import MirageMagics
@@ -16,10 +18,12 @@ __all__ = ["MirageMagics", "load_ipython_extension", "unload_ipython_extension"]
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the magics and their completion with an IPython shell, in which mistakes show their message alone."""
+    """Register the magics and their completion with an IPython shell, in which mistakes show their message alone, and
+    load what a session on a card needs while its cell is written."""
     MirageMagics(shell).register()
     register(shell)
     mistakes.install(shell)
+    load_ahead()
 
 
 def unload_ipython_extension(shell: Any) -> None:

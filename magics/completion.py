@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from mirage_nb.lang import FUNCTIONS
+from mirage_nb.options import Option
 
-from .options import OPTIONS, Option
+from .options import OPTIONS
 from .verbs import VERBS, sessions
 
-REPEATED = frozenset({"--set", *(option.name for option in OPTIONS.values() if option.turns is not None)})
+REPEATED = frozenset(option.name for option in OPTIONS.values() if option.repeats)
 
 
 def complete(line: str, variables: Mapping[str, object]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from textwrap import indent
 from typing import Any
 
 from IPython.core.getipython import get_ipython
@@ -19,8 +20,8 @@ from mirage_nb.search.session.progress import Snapshot, State
 from mirage_nb.viz.html import snapshot_html
 from mirage_nb.viz.text import snapshot_line, snapshot_text
 
-from .options import CellOptions, Line, read_line
-from .verbs import is_session, perform, say, show
+from .options import OPTIONS, USAGE, CellOptions, Line, read_line
+from .verbs import VERBS, folded, is_session, perform, say, show
 
 LIVE = (State.WAITING, State.RUNNING, State.PAUSED)
 LINE_SECONDS = 0.2
@@ -44,28 +45,7 @@ class MirageMagics:
     def superoptimize(self, line: str, cell: str) -> None:
         """Superoptimize the tensor program in this cell and bind the session to NAME; returns at once.
 
-        %%mirage NAME [--effort quick|standard|exhaustive] [--budget SECONDS] [--target GPU]
-                      [--set NAME=NUMBER]... [--symbolic NAME] [--keep] [--fresh] [--wait]
-                      [--without-axiom AXIOM]... [--with-axiom AXIOM]...
-                      [--without-pruning PRUNING]... [--with-pruning PRUNING]...
-                      [--grid-dims NUMBER] [--blocks RANGE] [--loop RANGE] [--without-operator OPERATOR]...
-                      [--tolerance TIMES] [--precision f32|3xtf32|tf32]
-
-        --effort   how much of the space is searched (default standard)
-        --budget   seconds of search (default: the effort's)
-        --target   the GPU to search for (default: the attached one, else h200)
-        --set      override an integer constant of the program; may be repeated
-        --symbolic a constant that is known at launch, from 1 to 64, or as in --symbolic B=1:256
-        --keep     store the session under NAME, and use what is stored there; %mirage load NAME brings it back
-        --fresh    forget first what is stored under NAME
-        --wait     block until the search has ended
-        --without-axiom, --with-axiom, --without-pruning, --with-pruning
-                   switch one axiom or pruning off or on, other than the effort has it; may be repeated
-        --grid-dims, --blocks, --loop, --without-operator
-                   what kernels have to keep to: most grid dims, ranges such as 8:264, operators that they may not have
-        --tolerance how far kernels may be off, in times the program's own rounding
-        --precision how products of f32 are computed: f32 exactly, 3xtf32 as three products of TF32 each, which is about
-                   as exact and twice as fast, or tf32 as one; the error is shown beside that of exact f32
+        {options}
 
         A live session that NAME held before is stopped. Afterwards: NAME.result() waits, NAME.best is the
         winner with its muGraph and source, NAME(X, W) runs it. The language: %mirage help.
@@ -86,20 +66,8 @@ class MirageMagics:
             held.stop()
         elif held is not None and not is_session(held):
             say(f"note: {options.name} was a value of type {type(held).__name__}; it is a session now")
-        more: dict[str, Any] = {"store": True, "fresh": options.fresh} if options.keep or options.fresh else {}
-        more |= {"axioms": options.axioms} if options.axioms else {}
-        more |= {"prunings": options.prunings} if options.prunings else {}
-        more |= {"limits": options.limits} if options.limits is not None else {}
-        more |= {"tolerance": options.tolerance} if options.tolerance != 1 else {}
-        more |= {"precision": options.precision} if options.precision != "f32" else {}
-        session = mirage_nb.superoptimize(
-            program,
-            name=options.name,
-            effort=options.effort,
-            budget=options.budget,
-            target=options.target,
-            **more,
-        )
+        kept: dict[str, Any] = {"store": True, "fresh": options.fresh} if options.keep or options.fresh else {}
+        session = mirage_nb.superoptimize(program, name=options.name, **options.asked, **kept)
         self.shell.push({options.name: session})
         show(session)
         if options.wait:
@@ -108,23 +76,21 @@ class MirageMagics:
     def steer(self, line: str) -> None:
         """Look at sessions, steer them, tune them by hand, and get help.
 
-        %mirage list                          the sessions of this notebook
-        %mirage show NAME [DIGEST]            another live view of a session, or one of its muGraphs
-        %mirage stop NAME                     end a search; what was found stays
-        %mirage extend NAME [--effort LEVEL] [--seconds SECONDS] [--block-ops NUMBER] [--without-axiom AXIOM]...
-                                              go on with larger bounds, other axioms, prunings or limits
-        %mirage tune NAME [--seconds SECONDS] compile and time more ways to emit, on the GPU
-        %mirage compare NAME DIGEST DIGEST    two muGraphs side by side; `best` is a digest, too
-        %mirage explain NAME DIGEST           why the search has a muGraph or not
-        %mirage submit NAME VARIABLE          check, verify and add a muGraph of your own
-        %mirage pin NAME DIGEST, %mirage exclude NAME DIGEST, %mirage include NAME DIGEST
-        %mirage torch MODEL INPUTS            what would become of a PyTorch model
-        %mirage export NAME FILE              the session as one HTML page
-        %mirage load NAME, %mirage stored     sessions that %%mirage NAME --keep stored
-        %mirage help [WORD]                   the language of tensor programs, a function of it, or a verb
-        %mirage doctor                        what this machine has and what is missing
+        {verbs}
         """
         perform(self.shell.user_ns, line)
+
+
+def _document() -> None:
+    """What the two magics say of themselves is what their tables say."""
+    options = [folded(USAGE), "", *(f"{option.name:<20} {option.doc}" for option in OPTIONS.values())]
+    verbs = (f"{verb.usage}\n    {verb.doc}" for verb in VERBS.values())
+    for magic, name, lines in (("superoptimize", "options", options), ("steer", "verbs", verbs)):
+        method = vars(MirageMagics)[magic]
+        method.__doc__ = method.__doc__.replace(f"{{{name}}}", indent("\n".join(lines), " " * 8).lstrip())
+
+
+_document()
 
 
 def _parsed(cell: str, line: str, options: CellOptions) -> TensorProgram:

@@ -21,6 +21,7 @@ from mirage_nb.errors import MirageError, OptionError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import FUNCTIONS, reference
+from mirage_nb.options import EXTEND, LIMITS, SWITCHES, TUNE, Option, with_limits
 from mirage_nb.runtime.doctor import examine, report
 from mirage_nb.runtime.store import find_store
 from mirage_nb.search import Limits
@@ -31,7 +32,7 @@ from mirage_nb.viz.html import styled
 from mirage_nb.viz.text import snapshot_line, snapshot_text
 from mirage_nb.widgets import ExplorerView, SessionView
 
-from .options import EXTEND, STORE, TUNE, USAGE, Line, Option, Word, nearest, read_options, with_limits
+from .options import STORE, USAGE, Line, Word, nearest, read_options
 
 Variables = MutableMapping[str, object]
 WIDE = 100
@@ -51,10 +52,8 @@ class Verb:
     @property
     def usage(self) -> str:
         """`%mirage show NAME [DIGEST]`, with the options."""
-        options = " ".join(
-            f"[{option.name}{f' {option.metavar}' if option.metavar else ''}]" for option in self.options
-        )
-        return folded(" ".join(part for part in ("%mirage", self.name, self.words, options) if part))
+        options = (option.usage for option in self.options)
+        return folded(" ".join(part for part in ("%mirage", self.name, self.words, *options) if part))
 
     @property
     def takes_session(self) -> bool:
@@ -113,12 +112,15 @@ def perform(variables: Variables, line: str) -> None:
     if len(found) > len(most):
         words = f"{len(most)} word{'s' * (len(most) != 1)}" if most else "no words"
         raise typed.mistake(f"{verb.name} takes {words}, not {len(found)}", found[len(most)], verb.usage)
-    if len(found) < len(least) and not (verb.takes_session and not found):
+    if len(found) < len(least):
+        if verb.takes_session and not found:
+            there = ", ".join(sessions(variables))
+            raise typed.mistake("which session?", None, f"one of {there}" if there else "there are none")
         raise typed.mistake(f"{verb.name} needs {' '.join(least)}", None, verb.usage)
     try:
         verb.act(variables, [word.text for word in found], options)
     except MirageError as error:
-        typed.place(error)
+        typed.place(error, verb.options)
         raise
 
 
@@ -170,7 +172,8 @@ def _load(variables: Variables, words: list[str], options: dict[str, Any]) -> No
 def _stored(_: Variables, __: list[str], options: dict[str, Any]) -> None:
     kept = find_store(options.get("store", True))
     names = kept.names() if kept is not None else ()
-    say("\n".join(names) or "nothing is stored; %%mirage NAME --keep stores a session")
+    where = f" in {kept.path}" if kept is not None else ""
+    say("\n".join(names) or f"nothing is stored{where}; %%mirage NAME --keep stores a session")
 
 
 def _extend(variables: Variables, words: list[str], options: dict[str, Any]) -> None:
@@ -193,8 +196,12 @@ def _compare(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
 
 def _mark(how: str, variables: Variables, words: list[str], _: dict[str, Any]) -> None:
     session = _named(variables, words)
-    getattr(session, how)(_candidate(session, words[1]).digest)
-    say(snapshot_text(session.snapshot()))
+    listed = words[1] == "best" or any(c.digest.startswith(words[1]) for c in session.snapshot().candidates)
+    digest = _candidate(session, words[1]).digest if listed else words[1]  # what is excluded is in no list
+    getattr(session, how)(digest)
+    start = digest[:8]
+    undo = f"{start} is left out; %mirage include {words[0]} {start} undoes it\n" if how == "exclude" else ""
+    say(undo + snapshot_text(session.snapshot()))
 
 
 def _submit(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
@@ -221,7 +228,7 @@ def _help(_: Variables, words: list[str], __: dict[str, Any]) -> None:
     word = words[0].removesuffix("()")
     verb, row = VERBS.get(word), FUNCTIONS.get(word)
     if verb is not None:
-        options = "".join(f"\n  {option.name} {option.metavar}  {option.doc}" for option in verb.options)
+        options = "".join(f"\n  {option.name:<20} {option.doc}" for option in verb.options)
         say(f"{verb.usage}\n{verb.doc}{options}")
     elif row is not None:
         same = f"\nthe same as {row.same_as}" if row.same_as else ""
@@ -234,8 +241,8 @@ def _torch(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
     for word in words:
         if word not in variables:
             raise OptionError(f"there is no variable {word!r}", hint="a model, then a tensor or a tuple of tensors")
-    model, inputs = (variables[word] for word in words)
-    found = mirage_nb.model_report(model, inputs)
+    given: list[Any] = [variables[word] for word in words]
+    found = mirage_nb.model_report(*given)
     say(str(found), found.to_html())
 
 
@@ -254,7 +261,7 @@ VERBS: dict[str, Verb] = {
             "NAME",
             "go on with larger bounds, or other axioms; nothing that is done is repeated",
             _extend,
-            EXTEND,
+            (*EXTEND, *SWITCHES, *LIMITS),
         ),
         Verb("tune", "NAME", "compile and time more ways to emit, on the GPU", _tune, TUNE),
         Verb("compare", "NAME DIGEST DIGEST", "two µGraphs side by side", _compare),
@@ -283,8 +290,6 @@ VERBS: dict[str, Verb] = {
 def _named(variables: Mapping[str, object], words: list[str]) -> Any:
     """The session that the first word names. Raises OptionError."""
     found = sessions(variables)
-    if not words:
-        raise OptionError("which session?", hint=f"one of {', '.join(found)}" if found else "there are none")
     if words[0] not in found:
         hint = nearest(words[0], found) if found else "there are no sessions; start one with a %%mirage cell"
         raise OptionError(f"no session is named {words[0]!r}", hint=hint)

@@ -28,7 +28,7 @@ from mirage_nb.errors import AssumptionError, MirageError, MissingPartError, Opt
 from mirage_nb.interp.instance import CPU
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.lang.constants import shorten
-from mirage_nb.lang.sizes import MOST, given_size
+from mirage_nb.options import with_limits
 from mirage_nb.pipeline import Limits, Session, resume, superoptimize
 from mirage_nb.report import describe, emit_files, to_json
 from mirage_nb.runtime.doctor import examine, report
@@ -49,11 +49,11 @@ DASK_SECONDS = 10.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. A mistake in the arguments themselves exits with 2, as argparse does."""
-    options = parser().parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may be no text, terminals may know no Greek
             stream.reconfigure(errors="backslashreplace")
     try:
+        options = parser().parse_args(arguments)
         code: int = COMMANDS[options.command](options)
         sys.stdout.flush()
     except MirageError as error:
@@ -79,7 +79,8 @@ def _print_no_more() -> None:
 
 
 def _superoptimize(options: argparse.Namespace) -> int:
-    program = _program(options)
+    asked = with_limits(getattr(options, "asked", {}), Limits())
+    program = _program(options, asked.pop("sizes", {}))
     for remark in program.remarks:
         print(f"note: {remark}", file=sys.stderr)
     if options.store and options.keep:
@@ -88,19 +89,12 @@ def _superoptimize(options: argparse.Namespace) -> int:
         session = superoptimize(
             program,
             name=options.name,
-            target=options.target,
-            effort=options.effort,
-            budget=options.budget,
             max_block_ops=options.max_block_ops,
             executor=executor,
             seed=options.seed,
             store=options.store or options.keep or None,
             fresh=options.fresh,
-            axioms=_switched("axiom", options.with_axiom, options.without_axiom),
-            prunings=_switched("pruning", options.with_pruning, options.without_pruning),
-            limits=_limits(options),
-            tolerance=options.tolerance,
-            precision=options.precision,
+            **asked,
         )
         return _finished(session, interrupt, options)
 
@@ -137,22 +131,6 @@ def _finished(session: Session, interrupt: _Interrupt, options: argparse.Namespa
     if interrupt.came:
         return INTERRUPTED
     return 0 if done.candidates else 1
-
-
-def _switched(noun: str, on: Sequence[str], off: Sequence[str]) -> dict[str, bool]:
-    if both := sorted({*on} & {*off}):
-        raise OptionError(f"--with-{noun} {both[0]} and --without-{noun} {both[0]}", hint="one of them")
-    return dict.fromkeys(on, True) | dict.fromkeys(off, False)
-
-
-def _limits(options: argparse.Namespace) -> Limits:
-    none = Limits()
-    return Limits(
-        none.grid_dims if options.grid_dims is None else options.grid_dims,
-        options.blocks or none.blocks,
-        options.loop or none.loop,
-        frozenset(name.replace("-", " ") for name in options.without_operator),
-    )
 
 
 @contextmanager
@@ -243,23 +221,13 @@ def _write(path: Path, text: str) -> None:
         raise StoreError(f"{_shown(path)} cannot be written: {error.strerror}", hint="give another file") from error
 
 
-def _program(options: argparse.Namespace) -> TensorProgram:
+def _program(options: argparse.Namespace, sizes: Mapping[str, int | range]) -> TensorProgram:
     if bool(options.file) == bool(options.workload):
         hint = f"workloads are {', '.join(WORKLOADS)}"
         raise OptionError("give either a FILE or --workload NAME", hint=hint)
-    symbolic = (text if "=" in text else f"{text}=1:{MOST}" for text in options.symbolic)
-    sizes = dict(_size(text) for text in (*options.set, *symbolic))
     if options.workload:
         return parse(workload(options.workload), name=options.workload, sizes=sizes)
     return load(options.file, sizes=sizes)
-
-
-def _size(text: str) -> tuple[str, int | range]:
-    try:
-        return given_size(text)
-    except ValueError:
-        hint = "for example --set B=8, or --set B=1:64 for one that is known at launch"
-        raise OptionError(f"--set {shorten(repr(text))}: not of the form NAME=NUMBER", hint=hint) from None
 
 
 def _follow(session: Session, interrupt: _Interrupt, *, quiet: bool) -> None:
@@ -279,7 +247,7 @@ def _verify(options: argparse.Namespace) -> int:
     assumed = dict(_property(text) for text in options.assume)
     if options.check:
         try:
-            print(check_files(left, right, _read(options.check), assume=assumed))
+            print(check_files(left, right, _read(options.check), permuted=options.permute, assume=assumed))
         except AssumptionError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import argparse
 import re
-from functools import cache
+from collections.abc import Iterable
+from functools import cache, partial
 from typing import Any, NoReturn
 
 from mirage_nb.bench import commands as bench
 from mirage_nb.bench.workloads import WORKLOADS
 from mirage_nb.errors import suggestion
 from mirage_nb.lang.constants import shorten
-from mirage_nb.lang.sizes import MOST
-from mirage_nb.search import AXIOMS, EFFORTS, OPERATORS, PRUNINGS
-from mirage_nb.search.limits import read_range
-from mirage_nb.targets import DEFAULT_TARGET, PRECISIONS, TARGETS
+from mirage_nb.options import LIMITS, SEARCH, SIZES, SWITCHES, Option
 
 WRONG = 2
 PROGRAM = "python -m mirage_nb"
@@ -80,6 +78,10 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _file(name: str) -> str:
+    return "/dev/stdin" if name == "-" else name
+
+
 def _add_superoptimize(commands: argparse._SubParsersAction[_Parser]) -> None:
     sub = commands.add_parser(
         "superoptimize",
@@ -90,43 +92,51 @@ def _add_superoptimize(commands: argparse._SubParsersAction[_Parser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     group = sub.add_argument_group("the program")
-    group.add_argument("file", nargs="?", metavar="FILE", help="a .mirage file")
+    group.add_argument("file", nargs="?", type=_file, metavar="FILE", help="a .mirage file; - is what is piped in")
     group.add_argument("--workload", choices=WORKLOADS, metavar="NAME", help=f"one of {', '.join(WORKLOADS)}")
-    group.add_argument("--set", action="append", default=[], metavar="B=8", help="override an integer constant")
-    words = f"a constant that is known at launch, from 1 to {MOST} or as in B=2:256: one kernel serves them all"
-    group.add_argument("--symbolic", action="append", default=[], metavar="B", help=words)
+    _add_asked(group, SIZES)
     group = sub.add_argument_group("the search")
-    group.add_argument("--effort", choices=tuple(EFFORTS), default="standard", help="default: standard")
-    group.add_argument("--budget", type=float, metavar="S", help="seconds of search; default: the effort's")
+    _add_asked(group, SEARCH)
     group.add_argument("--max-block-ops", type=int, metavar="N", help="largest number of block operators")
-    group.add_argument("--target", choices=tuple(TARGETS), help=f"default: the attached GPU, else {DEFAULT_TARGET}")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of all random elements; default: 0")
-    words = "how far kernels may be off, in times the program's own rounding; default: 1"
-    group.add_argument("--tolerance", type=float, default=1.0, metavar="TIMES", help=words)
-    words = "of products of f32: exact, or one or three products of TF32; default: f32"
-    group.add_argument("--precision", choices=tuple(PRECISIONS), default="f32", help=words)
-    group = sub.add_argument_group("what kernels have to keep to")
-    group.add_argument("--grid-dims", type=int, metavar="N", help="most dims of a grid, 0 to 3")
-    group.add_argument("--blocks", type=_range, metavar="RANGE", help="blocks of a grid, as 8:264, 8: or :264")
-    group.add_argument("--loop", type=_range, metavar="RANGE", help="for-loop ranges, as 2:64")
-    names = [name.replace(" ", "-") for name in OPERATORS]
-    group.add_argument(
-        "--without-operator", action="append", default=[], choices=names, metavar="NAME",
-        help=f"may be repeated, as all that begin with --with: {', '.join(names)}",
-    )  # fmt: skip
-    group = sub.add_argument_group("axioms and prunings, other than the effort has them")
-    for state in ("without", "with"):
-        for what, known in (("axiom", AXIOMS), ("pruning", PRUNINGS)):
-            names = [name for name, switch in known.items() if not switch.fixed]
-            says = f"search without it: {', '.join(names)}" if state == "without" else "search with it at any effort"
-            option = f"--{state}-{what}"
-            group.add_argument(option, action="append", default=[], choices=names, metavar="NAME", help=says)
+    _add_asked(sub.add_argument_group("what kernels have to keep to"), LIMITS)
+    _add_asked(sub.add_argument_group("axioms and prunings"), SWITCHES)
     group = sub.add_argument_group("what is kept")
     group.add_argument("--store", metavar="FILE", help="keep the session there, and go on with what it has")
     group.add_argument("--keep", action="store_true", help="the same in the user's own store")
     group.add_argument("--name", default="", help="what it is called and stored as; default: the program's name")
     group.add_argument("--fresh", action="store_true", help="forget first what is stored under its name")
     _add_ends(sub)
+
+
+class _Asked(argparse.Action):
+    """Keeps what an option of a session is given, under the keywords of the API."""
+
+    def __init__(self, *args: Any, option: Option, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.option = option
+
+    def __call__(self, _: object, found: argparse.Namespace, value: Any, *__: object) -> None:
+        found.asked = dict(getattr(found, "asked", {}))
+        self.option.keep(value, found.asked)
+
+
+def _add_asked(group: argparse._ArgumentGroup, table: Iterable[Option]) -> None:
+    """Options that are those of the magics, too."""
+    for option in table:
+        values = f"; one of {', '.join(option.values)}" if option.values else ""
+        group.add_argument(
+            option.name, action=_Asked, option=option, type=partial(_read, option), dest="asked",
+            default=argparse.SUPPRESS, choices=option.values or None, metavar=option.metavar,
+            help=f"{option.doc}{values}",
+        )  # fmt: skip
+
+
+def _read(option: Option, text: str) -> object:
+    try:
+        return option.read(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no {option.metavar}: {option.doc}") from None
 
 
 def _add_ends(sub: argparse.ArgumentParser) -> None:
@@ -164,8 +174,8 @@ def _add_verify(commands: argparse._SubParsersAction[_Parser]) -> None:
         epilog=CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    sub.add_argument("left", metavar="LEFT", help="what is meant")
-    sub.add_argument("right", metavar="RIGHT", help="what shall be the same")
+    sub.add_argument("left", type=_file, metavar="LEFT", help="what is meant; - is what is piped in")
+    sub.add_argument("right", type=_file, metavar="RIGHT", help="what shall be the same")
     sub.add_argument("--trials", type=int, default=4, metavar="N", help="random tests; default: 4")
     sub.add_argument(
         "--seed", type=int, metavar="N", help="repeat what was drawn from this number; default: one that nobody knows"
@@ -179,10 +189,3 @@ def _add_verify(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="for --prove, --proof and --check: what is taken for granted of a function, such as scaled=linear,odd",
     )  # fmt: skip
     sub.add_argument("--check", metavar="FILE", help="only check a proof that was written before")
-
-
-def _range(text: str) -> tuple[int, int | None]:
-    try:
-        return read_range(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range, such as 8:264, 8:, :264 or 64") from None

@@ -18,6 +18,7 @@ from mirage_nb.runtime.store import Store, Stored, edition, find_store
 from mirage_nb.search.session.findings import Explored
 from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.progress import Candidate
+from mirage_nb.typed import typed
 from mirage_nb.verify.trials import verify
 
 CANDIDATES = 8
@@ -32,6 +33,7 @@ class Imported:
     refused: Mapping[str, str] = field(hash=False)
 
 
+@typed
 def find_winners(
     program: TensorProgram | KernelGraph, target: str, *, store: Store | str | Path | bool = True
 ) -> tuple[str, ...]:
@@ -52,6 +54,7 @@ def find_winners(
     return tuple(found)
 
 
+@typed
 def export_winners(
     path: str | Path, names: Sequence[str] = (), *, store: Store | str | Path | bool = True
 ) -> tuple[str, ...]:
@@ -83,6 +86,7 @@ def export_winners(
     return tuple(written)
 
 
+@typed
 def import_winners(path: str | Path, *, store: Store | str | Path | bool = True) -> Imported:
     """Take over the sessions of a file, each muGraph verified anew on trials of this moment.
 

@@ -23,8 +23,10 @@ from mirage_nb.runtime.contest.by_range import ByRange
 from mirage_nb.runtime.contest.tuning import ready_to_tune, tune
 from mirage_nb.runtime.contest.winner import Winner
 from mirage_nb.runtime.contest.without_gpu import FINALISTS, meanwhile
+from mirage_nb.runtime.execution.buffers import ordered
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.runtime.kernel.saved import load_kernel
+from mirage_nb.runtime.loading import load_ahead
 from mirage_nb.runtime.passes import Pass, Passes, Timed
 from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, find_store
 from mirage_nb.search import Limits, Switches, prepare, switched
@@ -46,6 +48,7 @@ NOT_YET = "result() waits for it; winners is empty until then"
 __all__ = ["Limits", "Session", "Store", "Winner", "load_kernel", "resume", "superoptimize"]
 
 
+@typed
 class Session(ByRange):
     """A superoptimization: the search, and the passes that follow it; of any thread. Made by `superoptimize`.
 
@@ -108,8 +111,11 @@ class Session(ByRange):
     @property
     def stage(self) -> str:
         """What is being done, for a reader; empty in the end."""
-        searching = self.snapshot().state in (State.WAITING, State.RUNNING, State.PAUSED)
-        return self._passes.stage or ("searching" if searching else "")
+        now = self.snapshot()
+        if self._passes.stage or now.state not in (State.WAITING, State.RUNNING, State.PAUSED):
+            return self._passes.stage
+        all_kept = 0 < now.configurations_kept == now.configurations_total
+        return "verifying again what was stored" if all_kept and now.candidates[-1].is_as_stored else "searching"
 
     @property
     def trace(self) -> tuple[Pass, ...]:
@@ -145,7 +151,6 @@ class Session(ByRange):
         """The state now: counts, candidates, messages."""
         return self.search.snapshot()
 
-    @typed
     def extend(
         self,
         *,
@@ -257,9 +262,9 @@ class Session(ByRange):
         prepared = prepare(self.program.graph, seed=self.search.seed)
         return explain(prepared, self.search.bounds.searched, graph)
 
-    def estimate_of(self, candidate: Candidate | str) -> str:
+    def estimate_of(self, candidate: Candidate | Winner | str) -> str:
         """Where the estimate of a candidate comes from, kernel by kernel: memory, copies, products, vector work,
-        barriers. Given itself or the start of its digest. Raises OptionError where there is no such candidate."""
+        barriers. Given itself, its winner or the start of its digest. Raises OptionError where there is none."""
         return explain_estimate(self._chosen(candidate).graph, self.target)
 
     def tune(self, *, seconds: float | None = None) -> None:
@@ -304,8 +309,9 @@ class Session(ByRange):
         last = self.snapshot()
         if self.winners or last.state not in (State.FINISHED, State.STOPPED, State.FAILED):
             return ""
-        reasons = [*last.messages, *last.why.splitlines()[:1]]
-        return reasons[-1].splitlines()[0] if reasons else "no muGraph was verified"
+        excluded = ["what was executed is excluded; include(digest) undoes that"] if self._passes.winners else []
+        reasons = ["no muGraph was verified", *last.messages, *last.why.splitlines()[:1], *excluded]
+        return (self.search.failure or reasons[-1]).splitlines()[0]
 
     @property
     def winners(self) -> tuple[Winner, ...]:
@@ -314,18 +320,15 @@ class Session(ByRange):
         candidates = self.snapshot().candidates
         return tuple(replace(held[c.digest], candidate=c) for c in candidates if c.digest in held)
 
-    def source_of(self, candidate: Candidate | str) -> str:
-        """The CUDA source of a candidate, executed or not, given itself or the start of its digest.
+    def source_of(self, candidate: Candidate | Winner | str) -> str:
+        """The CUDA source of a candidate, executed or not, given itself, its winner or the start of its digest.
 
-        Raises:
-            OptionError: there is no such candidate.
-            EmitError, TargetError: it cannot be emitted for this target.
+        Raises OptionError where there is none, EmitError or TargetError where it cannot be emitted for this target.
         """
-        chosen = self._chosen(candidate)
-        winner = self._passes.winners.get(chosen.digest)
+        winner = self._passes.winners.get((chosen := self._chosen(candidate)).digest)
         return winner.source if winner is not None else emit(chosen.graph, self.target).source
 
-    def build(self, candidate: Candidate | str) -> Winner:
+    def build(self, candidate: Candidate | Winner | str) -> Winner:
         """Take one candidate through emit, compile and execute now, in this thread, whatever the session does.
 
         Raises OptionError where there is no such candidate, and what a pass raises that fails.
@@ -345,13 +348,14 @@ class Session(ByRange):
             LaunchError: nothing was executed correctly, or the tensors are not as many as the inputs.
             ShapeError, DTypeError: a tensor does not fit its input.
         """
-        ordered = requested.ordered([i.name for i in self.program.graph.inputs], tensors, named)
+        given = ordered(self.program.graph.inputs, tensors, named)
         self.wait()
-        made = self._for(ordered)
-        return (next(iter(made.winners), None) or made._built_late())(*ordered, cast=cast)
+        made = self._for(given)
+        return (next(iter(made.winners), None) or made._built_late())(*given, cast=cast)
 
-    def _chosen(self, candidate: Candidate | str) -> Candidate:
-        return candidate if isinstance(candidate, Candidate) else self.search.candidate(candidate)
+    def _chosen(self, candidate: Candidate | Winner | str) -> Candidate:
+        chosen = candidate.candidate if isinstance(candidate, Winner) else candidate
+        return chosen if isinstance(chosen, Candidate) else self.search.candidate(chosen)
 
     def _built_late(self, said: str = "") -> Winner:
         """The first of the best candidates that can be built, at last the program's own operators."""
@@ -396,7 +400,7 @@ def superoptimize(
         name: what to call the session.
         target: name of a GPU in `mirage_nb.targets`; default: the attached one, else the H200.
         effort: `quick`, `standard` or `exhaustive`.
-        budget: seconds of search; default: no limit but the effort's.
+        budget: seconds for everything, of all lives of a stored session; default: no limit but the effort's.
         max_block_ops: largest number of block operators; default: the effort's.
         sizes: integer constants of the program to override; a range, as range(1, 65), is known at launch.
         executor: where to run the workers, anything with the concurrent.futures interface, as a Dask cluster's
@@ -419,6 +423,7 @@ def superoptimize(
     Raises:
         MirageError: the program, the target or an option is wrong.
     """
+    load_ahead()
     parsed, gpu = requested.parsed(program, name, sizes), attached_gpu()
     chosen = requested.precise(target, gpu, precision, parsed.graph)
     bounds = Bounds(effort, requested.budget(effort, max_block_ops), Switches.of(axioms, prunings, limits))
@@ -427,7 +432,7 @@ def superoptimize(
     for part in parsed.ranges:
         title = (name or parsed.name) + ("" if part is parsed else f" {part.called}")
         header = Header(
-            graph=part.graph, target=chosen.name, seed=seed, bounds=bounds, text=part.text, title=title,
+            graph=part.graph, target=chosen.name, seed=requested.seed(seed), bounds=bounds, text=part.text, title=title,
             sizes=part.sizes, seconds=limit, edition=edition(), tolerance=requested.tolerance(tolerance),
         )  # fmt: skip
         checkpoint = kept.checkpoint(title or header.graph.digest()[:12], header) if kept is not None else None
@@ -442,7 +447,7 @@ def resume(name: str, *, store: Store | str | Path | bool | None = None, executo
 
     It ends with the same result set as a session that nobody interrupted. Wrong candidates that were found out, pinned,
     excluded and submitted ones are taken over; times are measured again. A session that had ended has its candidates at
-    once; only the passes after the search run again.
+    once; only the passes after the search run again, for which seconds of a budget are kept; `extend` gives it more.
 
     Args:
         name: the name that it was stored under; `Store(path).names()` lists them.
@@ -452,12 +457,11 @@ def resume(name: str, *, store: Store | str | Path | bool | None = None, executo
     Raises:
         StoreError: there is no such session, or the store cannot be read; the hint says what to do.
     """
-    kept = find_store(True if store is None else store)
-    if kept is None:
+    if (kept := find_store(True if store is None else store)) is None:
         raise StoreError("there is no store", hint="name a file, or set MIRAGE_NB_STORE to one")
-    header = kept.load(name).header
+    load_ahead()
+    header = replace(kept.load(name).header, edition=edition())
     gpu, chosen = attached_gpu(), find_target(header.target)
-    header = replace(header, edition=edition())
     checkpoint = kept.checkpoint(name, header)
     return _begun(_session(requested.written(header), header, chosen, gpu, executor, checkpoint, fresh=False))
 

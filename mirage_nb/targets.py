@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage_nb.errors import TargetError
+from mirage_nb.typed import typed
 
 
+@typed
 @dataclass(frozen=True, slots=True)
 class Target:
     """One GPU, and what its owner lets kernels do on it.

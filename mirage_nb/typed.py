@@ -1,37 +1,51 @@
 """Arguments of public functions, held to their annotations.
 
-In: a function with annotations. Out: the same, for callers who may pass anything. Invariant: what fits is handed on as
-it is; the first argument that does not is named in an ArgumentError, before anything is begun.
+In: a function with annotations, or a class of such methods. Out: the same, for callers who may pass anything.
+Invariant: what fits is handed on as it is; the first argument that does not is named in an ArgumentError, before
+anything is begun.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Set
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from numbers import Integral, Real
-from types import UnionType
-from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import FunctionType, SimpleNamespace, UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from mirage_nb.errors import ArgumentError
 
-P = ParamSpec("P")
-R = TypeVar("R")
-HINTS = functools.cache(get_type_hints)
+T = TypeVar("T", bound=Callable[..., Any])
+CALLED = ("__init__", "__call__")
+MOST_FLOAT = int(sys.float_info.max)
 NUMBERS: dict[Any, type] = {int: Integral, float: Real}
 
 
-def typed(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`; raises ArgumentError for arguments that it does not have, or of other types than it says."""
+def typed(of: T) -> T:
+    """A function, or a class with what its callers call: all of it, but what the class inherits. Raises ArgumentError
+    for arguments that there are none of, or of other types than it says."""
+    if not isinstance(of, type):
+        return cast(T, _typed(of))
+    for name, member in list(vars(of).items()):
+        if isinstance(member, FunctionType) and (name in CALLED or not name.startswith("_")):
+            setattr(of, name, _typed(member))
+    return of
+
+
+def _typed(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function)
+    *_, owner, name = ("", *function.__qualname__.split("."))
+    called_as = owner if name in CALLED else name
 
     @functools.wraps(function)
-    def called(*args: P.args, **named: P.kwargs) -> R:
+    def called(*args: Any, **named: Any) -> Any:
         try:
             given = signature.bind(*args, **named).arguments
         except TypeError as error:
             known = ", ".join(name for name in signature.parameters if name != "self")
-            raise ArgumentError(f"{function.__name__}: {error}", hint=f"it takes {known}") from None
+            raise ArgumentError(f"{called_as}: {error}", hint=f"it takes {known or 'none'}") from None
         check_types(function, given)
         return function(*args, **named)
 
@@ -41,10 +55,29 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 def check_types(of: Callable[..., Any], given: Mapping[str, object]) -> None:
     """Raises ArgumentError for the first of these values that its annotation does not allow."""
     for name, value in given.items():
-        if not _fits(value, HINTS(of).get(name, Any)):
-            text = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:40]}..."
-            said = inspect.get_annotations(of)[name]
-            raise ArgumentError(f"{name} is {text}, of type {type(value).__name__}", hint=f"it takes {said}")
+        wanted = _hints(of).get(name, Any)
+        if not _fits(value, wanted):
+            raise _misfit(name, value, wanted, inspect.get_annotations(of)[name])
+
+
+def _misfit(name: str, value: object, wanted: Any, said: object) -> ArgumentError:
+    """What to say of a value, or of the first value in a mapping that does not fit."""
+    inner = next((get_args(one) for one in (wanted, *get_args(wanted)) if get_origin(one) is Mapping), None)
+    if isinstance(value, Mapping) and inner is not None:
+        for key, one in value.items():
+            if _fits(key, inner[0]) and not _fits(one, inner[1]):
+                return _misfit(f"{name}[{key!r}]", one, inner[1], getattr(inner[1], "__name__", inner[1]))
+    whole = isinstance(value, int) and not -MOST_FLOAT < value < MOST_FLOAT
+    text = f"{value:#x}" if whole else repr(value)
+    text = text if len(text) <= 40 else f"{text[:40]}..."
+    return ArgumentError(f"{name} is {text}, of type {type(value).__name__}", hint=f"it takes {said}")
+
+
+@functools.cache
+def _hints(of: Callable[..., Any]) -> dict[str, Any]:
+    """Of what it takes: what it returns may be something that only type checkers import."""
+    said = {name: text for name, text in inspect.get_annotations(of).items() if name != "return"}
+    return get_type_hints(SimpleNamespace(__annotations__=said), vars(sys.modules[of.__module__]))
 
 
 def _fits(value: object, wanted: Any) -> bool:
@@ -57,12 +90,15 @@ def _fits(value: object, wanted: Any) -> bool:
     if not isinstance(value, kind) or (isinstance(value, bool) and wanted in NUMBERS):
         return False
     match value:
+        case Integral() if wanted is float:
+            return abs(int(value)) <= MOST_FLOAT
         case str() | bytes():
             return True
         case Mapping():
             return all(_fits(key, inner[0]) and _fits(one, inner[1]) for key, one in value.items())
         case tuple() if origin is tuple and ... not in inner:
             return len(value) == len(inner) and all(map(_fits, value, inner))
-        case Collection() if inner:  # an iterator would be used up
+        # An iterator would be used up, and what an array's type says is not said of its elements.
+        case Collection() if inner and issubclass(kind, Iterable) and kind.__module__ != "numpy":
             return all(_fits(one, inner[0]) for one in value)
     return True

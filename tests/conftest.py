@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import gc
 import itertools
 import json
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,12 +137,40 @@ def shared_home(new_home: Callable[[], Path]) -> Iterator[Path]:
         yield home
 
 
+@pytest.fixture(scope="session")
+def untouched() -> list[Path]:
+    """Homes in which tests have left nothing: making and removing thousands takes as long as many tests do."""
+    return []
+
+
 @pytest.fixture(autouse=True)
-def mirage_home(new_home: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def mirage_home(
+    new_home: Callable[[], Path], untouched: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """A fresh MIRAGE_NB_HOME for every test: none reads what another one, or a user, left behind."""
-    home = new_home()
+    home, threads = untouched.pop() if untouched else new_home(), threading.active_count()
     monkeypatch.setenv("MIRAGE_NB_HOME", str(home))
-    return home
+    before = _state(home)
+    yield home
+    if threading.active_count() <= threads and _state(home) == before:  # nobody is left who could write there
+        untouched.append(home)
+
+
+def _state(home: Path) -> tuple[int, dict[str, str]]:
+    """The rights of a home, and what is in it: nothing but links to what was compiled, unless somebody was there."""
+    try:
+        return home.stat().st_mode, {name: os.readlink(home / name) for name in os.listdir(home)}
+    except OSError:  # a file that is no link, or no home any more
+        return 0, {}
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What this process keeps for itself alone, of no other test."""
+    folder = tmp_path / "own"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr("mirage_nb.runtime.execution.artifacts.own_folder", functools.cache(lambda: folder))
+    return folder
 
 
 @pytest.fixture(autouse=True)

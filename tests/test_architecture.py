@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # several rooms of one rank speak about (verdicts) ranks below them.
 RANKS: dict[str, int] = {
     "mirage_nb.errors": 0,
+    "mirage_nb.records": 0,
     "mirage_nb.settings": 0,
     "mirage_nb.targets": 0,
     "mirage_nb.typed": 0,
@@ -52,6 +53,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.frontend": 8,
     "mirage_nb.bench": 8,
     "mirage_nb.report": 7,
+    "mirage_nb.options": 7,
     "mirage_nb.viz": 7,
     "mirage_nb.widgets": 8,
     "mirage_nb.arguments": 9,

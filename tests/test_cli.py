@@ -83,6 +83,18 @@ def test_a_stored_session_is_not_searched_again(
     assert "cannot be opened" in capsys.readouterr().out
 
 
+def test_a_program_may_be_piped_in(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = os.dup(0)
+    try:
+        with program.open() as piped:
+            os.dup2(piped.fileno(), 0)
+        assert main(["verify", "-", str(program)]) == 0
+    finally:
+        os.dup2(held, 0)
+        os.close(held)
+    assert capsys.readouterr().out.startswith("field, ")
+
+
 def test_workloads_have_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["superoptimize", "--workload", "lora", "--effort", "quick", "--quiet"]) == 0
     assert "lora: finished" in capsys.readouterr().out
@@ -101,23 +113,17 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "a directory": (["{folder}"], "Is a directory"),
     "no text": (["{binary}"], "cannot be read"),
     "no program": (["{folder}/bad.mirage"], "line 1"),
-    "set without a value": (["{program}", "--set", "B"], "--set 'B'"),
-    "set with a fraction": (["{program}", "--set", "B=1.5"], "--set 'B=1.5'"),
-    "set without a name": (["{program}", "--set", "=3"], "--set '=3'"),
     "set of what is not there": (["{program}", "--set", "Z=3"], "no size Z"),
+    "no seed": (["{program}", "--seed", "-1"], "a seed of -1"),
     "set to zero": (["{program}", "--set", "B=0"], "extents are at least 1"),
-    "negative budget": (["{program}", "--budget", "-1"], "budget of -1"),
-    "no budget": (["{program}", "--budget", "nan"], "budget of nan"),
     "no operators": (["{program}", "--max-block-ops", "0"], "block operators"),
     "json into nowhere": (["{program}", "--json", "{folder}/no/where.json"], "cannot be written"),
     "json into a directory": (["{program}", "--json", "{folder}"], "cannot be written"),
     "an axiom both on and off": (["{program}", "--with-axiom", "mul_div", "--without-axiom", "mul_div"], "one of them"),
-    "too many grid dims": (["{program}", "--grid-dims", "4"], "4 grid dims"),
     "no workers": (["{program}", "--workers", "0"], "--workers 0"),
     "two places to run": (["{program}", "--workers", "2", "--dask", "tcp://127.0.0.1:1"], "--dask ADDRESS and"),
     "no address": (["{program}", "--dask", "there"], "--dask there: not an address"),
     "two stores": (["{program}", "--keep", "--store", "x"], "--store FILE and --keep"),
-    "a long number": (["{program}", "--set", "B=" + "9" * 5000], "not of the form"),
     "emit into a file": (["{program}", "--emit", "{program}"], "--emit"),
     "emit into nowhere": (["{program}", "--emit", "/proc/nowhere"], "--emit"),
 }
@@ -147,13 +153,21 @@ def test_mistakes_are_told_before_anything_is_searched(
         (["superoptimize", "--workload", "nope"], "invalid choice: 'nope'"),
         (["superoptimize", "--effort", "heroic"], "invalid choice: 'heroic'"),
         (["superoptimize", "--target", "abacus"], "invalid choice: 'abacus'"),
-        (["superoptimize", "--budget", "soon"], "invalid float"),
+        (["superoptimize", "--budget", "soon"], "'soon' is no SECONDS"),
+        (["superoptimize", "x", "--budget", "-1"], "a positive number"),
+        (["superoptimize", "x", "--budget", "nan"], "'nan' is no SECONDS"),
+        (["superoptimize", "x", "--set", "B"], "'B' is no NAME=NUMBER"),
+        (["superoptimize", "x", "--set", "B=1.5"], "'B=1.5' is no NAME=NUMBER"),
+        (["superoptimize", "x", "--set", "=3"], "'=3' is no NAME=NUMBER"),
+        (["superoptimize", "x", "--set", "B=" + "9" * 5000], "is no NAME=NUMBER"),
+        (["superoptimize", "x", "--symbolic", "B=few"], "'B=few' is no NAME"),
+        (["superoptimize", "x", "--grid-dims", "4"], "0 to 3"),
         (["verify", "only one"], "RIGHT"),
         (["superoptimise"], "did you mean superoptimize?"),
         (["superoptimize", "--efort", "quick"], "did you mean --effort?"),
         (["superoptimize", "x", "--without-operator", "accum-concat"], "did you mean Accum-concat?"),
-        (["superoptimize", "x", "--blocks", "9:2"], "'9:2' is no range"),
-        (["superoptimize", "x", "--loop", "0:2"], "'0:2' is no range"),
+        (["superoptimize", "x", "--blocks", "9:2"], "'9:2' is no RANGE"),
+        (["superoptimize", "x", "--loop", "0:2"], "'0:2' is no RANGE"),
     ],
 )
 def test_arguments_that_do_not_parse(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,7 +234,7 @@ def test_every_option_of_a_search_reaches_it(program: Path, monkeypatch: pytest.
     }  # fmt: skip
     reached.clear()
     main(["superoptimize", str(program)])
-    assert reached["limits"] == Limits() and reached["store"] is None and reached["executor"] is None
+    assert "limits" not in reached and reached["store"] is None and reached["executor"] is None
 
 
 def test_a_kept_session_is_listed_and_gone_on_with(
@@ -311,7 +325,7 @@ def test_verify_tells_equal_from_different(tmp_path: Path, capsys: pytest.Captur
     for arguments, message in (
         ([path["a"], str(tmp_path / "nowhere")], "cannot be read"),
         ([path["a"], str(tmp_path)], "cannot be read"),
-        ([path["a"], path["same"], "--trials", "0"], "trials 0"),
+        ([path["a"], path["same"], "--trials", "0"], "0 trials"),
     ):
         assert main(["verify", *arguments]) == 2
         assert message in capsys.readouterr().err

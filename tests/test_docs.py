@@ -64,6 +64,16 @@ def test_every_public_name_is_documented() -> None:
     assert {f"mirage_nb.{name}" for name in set(mirage_nb.__all__) - data} <= set(named)
 
 
+def test_methods_that_a_class_has_from_another_are_documented() -> None:
+    api = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for name, options in re.findall(r"autoclass:: (\S+)\n((?:   :.*\n)*)", api):
+        module, _, last = name.rpartition(".")
+        of = getattr(importlib.import_module(module), last)
+        given = {key for base in of.__mro__[1:] if base.__module__.startswith("mirage_nb") for key in vars(base)}
+        inherited = {key for key in given - set(vars(of)) if not key.startswith("_")}
+        assert not inherited or ":inherited-members:" in options or ": of" in options, (name, inherited)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_cells_are_python_or_programs(page: Path) -> None:
     text = page.read_text(encoding="utf-8")

@@ -324,3 +324,27 @@ def test_a_resumed_session_ends_in_a_winner(tmp_path: Path) -> None:
     assert other == replace(one, verdict=other.verdict) and other.verdict.kind is one.verdict.kind
     assert second.best.source == first.best.source
     assert print_graph(second.best.graph) == print_graph(first.best.graph)
+
+
+def test_a_session_whose_budget_was_spent_ends_with_what_it_had_found(tmp_path: Path) -> None:
+    """Nor does it take more than its budget, however often it goes on."""
+    store, budget = Store(tmp_path / "s"), 30.0
+    first = done("X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W", store=store, budget=budget)
+    kept = store.load("s")
+    store.save("s", kept.header, kept.ended, replace(kept.facts, seconds=1000.0))
+    for _ in range(2):
+        again = resume("s", store=store)
+        found = again.result(60)
+        assert again.best.candidate.digest == first.best.candidate.digest and not again.best.is_own
+        assert found.exhausted and found.configurations_kept == found.configurations_total
+        assert found.seconds <= 1.05 * budget
+
+
+def test_it_is_said_that_what_was_stored_is_verified_again(
+    no_passes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done(store=tmp_path / "s")
+    monkeypatch.setattr(session_module, "HEAD_START_SECONDS", -1.0)
+    again = resume("s", store=tmp_path / "s")
+    assert until(lambda: again.stage == "verifying again what was stored", 30)
+    assert all(c.verdict.accepted for c in again.result(60).candidates) and not again.stage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,13 @@ import numpy as np
 import pytest
 
 import mirage_nb
-from mirage_nb.errors import OptionError
+from mirage_nb.errors import LaunchError, OptionError, ShapeError
+from mirage_nb.library import export_winners, find_winners, import_winners
 from mirage_nb.search import Limits
 from mirage_nb.typed import typed
+from mirage_nb.viz.explorer import explorer_page
+from mirage_nb.viz.export import export
+from mirage_nb.viz.steps import Walkthrough
 
 PROGRAM = "X: f16[4, 4]\nreturn exp(X)"
 
@@ -23,6 +28,7 @@ PROGRAM = "X: f16[4, 4]\nreturn exp(X)"
     [
         (lambda: mirage_nb.superoptimize(PROGRAM, budget="60"), "budget"),
         (lambda: mirage_nb.superoptimize(PROGRAM, budget=True), "budget"),
+        (lambda: mirage_nb.superoptimize(PROGRAM, budget=10**5000), "budget"),
         (lambda: mirage_nb.superoptimize(PROGRAM, seed="a"), "seed"),
         (lambda: mirage_nb.superoptimize(PROGRAM, max_block_ops=1.5), "max_block_ops"),
         (lambda: mirage_nb.superoptimize(PROGRAM, executor=3), "executor"),
@@ -41,12 +47,81 @@ PROGRAM = "X: f16[4, 4]\nreturn exp(X)"
         (lambda: mirage_nb.print_graph(mirage_nb.parse(PROGRAM)), "graph"),
         (lambda: mirage_nb.prove("a", "b"), "program"),
         (lambda: mirage_nb.load_kernel(3), "path"),
+        (lambda: mirage_nb.parse(), "text"),
+        (lambda: mirage_nb.parse(PROGRAM, sizes={"B": True}), "sizes"),
+        (lambda: mirage_nb.load(None), "path"),
+        (lambda: mirage_nb.Store(3), "path"),
+        (lambda: mirage_nb.Store(), "Store: missing a required argument: 'path'"),
+        (lambda: mirage_nb.Store("s").load(3), "name"),
+        (lambda: mirage_nb.Session(), "Session: missing"),
+        (lambda: mirage_nb.Proof.from_json(None), "text"),
+        (lambda: mirage_nb.Target("mine"), "Target: missing a required argument: 'arch'"),
+        (lambda: replace(mirage_nb.TARGETS["h200"], l2_bytes="60 MB"), "l2_bytes"),
+        (lambda: Limits(block=(1, 8)), "block"),
+        (lambda: mirage_nb.from_torch(3, 3), "module"),
+        (lambda: mirage_nb.model_report(None, 3), "model"),
+        (lambda: export(None, "a.html"), "session"),
+        (lambda: explorer_page(mirage_nb.parse(PROGRAM).graph, "h200"), "target"),
+        (lambda: Walkthrough.of(None), "snapshot"),
+        (lambda: find_winners(3, "h200"), "program"),
+        (lambda: export_winners("a", [3]), "names"),
+        (lambda: import_winners(None), "path"),
     ],
 )
 def test_what_does_not_fit_is_named(call: Callable[[], object], named: str) -> None:
     with pytest.raises(OptionError, match=named) as raised:
         call()
     assert "it takes" in str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def session() -> mirage_nb.Session:
+    made = mirage_nb.superoptimize("B: size(1, 4)\nX: f16[B, 16]\nreturn exp(X)", effort="quick")
+    made.result(120)
+    return made
+
+
+WRONG = (None, b"x", 1.5, {"a": 1}, object(), np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("wrong", range(len(WRONG)))
+def test_no_method_of_a_session_takes_what_it_cannot(wrong: int, session: mirage_nb.Session) -> None:
+    for call in (session.at, session.pin, session.exclude, session.include, session.submit, session.explain,
+                 session.estimate_of, session.source_of, session.build):  # fmt: skip
+        for given in ((), (WRONG[wrong],)):
+            with pytest.raises(OptionError, match=call.__name__ if not given else "it takes"):
+                call(*given)
+    for call in (session.stop, session.resume, session.snapshot):
+        with pytest.raises(OptionError, match="it takes none"):
+            call(WRONG[wrong])
+
+
+def test_a_winner_takes_tensors_by_name_and_no_others(session: mirage_nb.Session) -> None:
+    x = np.full((4, 16), 0.5, np.float16)
+    assert np.array_equal(session.best(X=x), session(x)) and session.best.prepare(X=x).outputs[0].shape == (4, 16)
+    with pytest.raises(ShapeError, match="X is no tensor, but of type NoneType"):
+        session(None)
+    assert session.estimate_of(session.best) == session.estimate_of(session.best.candidate)
+    for call in (session, session.best, session.best.prepare):
+        for given in ({"Y": x}, {"X": x, "Y": x}):
+            with pytest.raises(LaunchError, match="expected the tensors X"):
+                call(**given)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), 10**400])
+def test_budgets_that_are_none_change_nothing(wrong: float, session: mirage_nb.Session) -> None:
+    with pytest.raises(OptionError, match="budget"):
+        mirage_nb.superoptimize(PROGRAM, budget=wrong)
+    for bound in ("seconds", "configuration_seconds", "max_values", "max_block_ops"):
+        before = session.search.bounds, session.search.seconds
+        if bound.startswith("max") and wrong == 10**400:
+            continue  # a bound like any other
+        with pytest.raises(OptionError):
+            session.extend(**{bound: wrong})
+        assert (session.search.bounds, session.search.seconds) == before
+    for seed in (-1, 2**62):
+        with pytest.raises(OptionError, match="a seed of"):
+            mirage_nb.superoptimize(PROGRAM, seed=seed)
 
 
 def test_what_fits_is_handed_on() -> None:

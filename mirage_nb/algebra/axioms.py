@@ -2,7 +2,7 @@
 
 In: nothing. Out: the term language (`Symbol`, `Apply`, `Sum`, and `Hole`, `AxisHole` in patterns) and two
 tuples of `Axiom`: `EQUATIONS` (A_eq, usable in both directions) and `PARTS` (A_sub: `lhs` is a part of
-`rhs`). The normal form validates every equation that is in force; the rewriting engine, the tests and the
+`rhs`). The normal form validates every equation that is in force; the tests, their rewriting and the
 documentation read the same tuples. Section 4.3 of the paper.
 
 Sums carry the name of a (part of an) axis instead of a size, so two axioms gain a side condition: a sum

@@ -63,5 +63,8 @@ class Pruner(Protocol):
     def pair(self, a: Expr, b: Expr) -> int:
         """Which results of a and b can reach a target: MUL | ADD | DIV_AB | DIV_BA."""
 
+    def parts(self) -> int:
+        """How many sums are parts of the sum in a target that has most of them."""
+
     def explain(self, e: Expr) -> str:
         """Why e is kept or cut, in one or two lines."""

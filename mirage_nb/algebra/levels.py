@@ -34,6 +34,8 @@ class Network:
     touch: tuple[int, ...]
     places: dict[int, tuple[int, ...]]
     """For each atom the factors that are this atom."""
+    order: tuple[int, ...]
+    """The factors, each but the first ones behind one that it shares a variable with, rare atoms first."""
     bare: tuple[tuple[frozenset[int], frozenset[int]], ...]
     """Pairs (bare, proper) of places. Bare: a factor such as 1/(1/y) or 1/2, left over when x/(z/y) or
     x/(z + z) is split. No term is bare, so bare factors outside a part need a proper one beside them."""
@@ -81,7 +83,17 @@ def network(algebra: Algebra, monomial: int) -> Network:
             alone = {i for i in split if _is_bare(algebra, algebra.argument(factors[i][0]))}
             if alone:  # a kept addition may have proper factors of this kind inside
                 bare.append((frozenset(alone), frozenset(split - alone | additions)))
-    return Network(tuple(names), tuple(factors), tuple(touch), places, tuple(bare))
+    return Network(tuple(names), tuple(factors), tuple(touch), places, _connected(factors, places), tuple(bare))
+
+
+def _connected(factors: Sequence[Factor], places: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+    left, seen, order = {*range(len(factors))}, set[int](), list[int]()
+    while left:
+        following = min(left, key=lambda i: (seen.isdisjoint(factors[i][1]), len(places[factors[i][0]]), i))
+        left.remove(following)
+        seen.update(v for v in factors[following][1] if v >= 0)
+        order.append(following)
+    return tuple(order)
 
 
 def _is_bare(algebra: Algebra, piece: Expr) -> bool:

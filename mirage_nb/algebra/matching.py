@@ -9,14 +9,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import product
+from itertools import count, product
 
 from mirage_nb.algebra.atoms import Factor, bits
 from mirage_nb.algebra.levels import Level, Network, network
 from mirage_nb.algebra.normal_form import Algebra, Terms
 
+MAX_STEPS = 20_000
+"""Factors that are tried in the place of others for one question; those of programs are answered in some dozens."""
+
 Scope = dict[int, int]
 """For each variable of the part (free axis a: -1 - a) the variable of the whole."""
+
+
+class _Undecided(Exception):
+    """There are too many ways to look through."""
 
 
 def embeddings(part: Network, whole: Network, exact: bool) -> Iterator[tuple[Scope, list[int]]]:
@@ -28,9 +35,10 @@ def embeddings(part: Network, whole: Network, exact: bool) -> Iterator[tuple[Sco
     """
     if not _extents_fit(part, whole):
         return
-    order = sorted(part.factors, key=lambda f: len(whole.places.get(f[0], ())))
+    order = [part.factors[i] for i in part.order]
     scope: Scope = {}
     used: list[int] = []
+    steps = count()
 
     def place(i: int) -> Iterator[tuple[Scope, list[int]]]:
         if i == len(order):
@@ -44,6 +52,8 @@ def embeddings(part: Network, whole: Network, exact: bool) -> Iterator[tuple[Sco
             if j in used or ws in tried:
                 continue
             tried.add(ws)
+            if next(steps) > MAX_STEPS:
+                raise _Undecided
             new = _bind(part, whole, scope, vs, ws)
             if new is not None:
                 used.append(j)
@@ -114,7 +124,14 @@ class Matcher:
         return net
 
     def completes(self, terms: Terms, whole: int, level: Level) -> bool:
-        """Whether all `terms` fit into the level with one cofactor, the first of them into `whole`."""
+        """Whether all `terms` fit into the level with one cofactor, the first of them into `whole`; also where there
+        are too many ways to look through."""
+        try:
+            return self._completes(terms, whole, level)
+        except _Undecided:
+            return True
+
+    def _completes(self, terms: Terms, whole: int, level: Level) -> bool:
         first, net = self.open(terms[0][0]), self.open(whole)
         if len(terms) == 1:
             enough = level.terms[whole] >= terms[0][1]

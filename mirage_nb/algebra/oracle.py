@@ -196,6 +196,10 @@ class Oracle:
             return "its summands fit one by one, but not together in one place"
         return "the factors occur, but a summed axis is still needed by other factors of the target"
 
+    def parts(self) -> int:
+        """How many sums are parts of the level that has most: each term any number of times up to its coefficient."""
+        return max(prod(c + 1 for c in level.terms.values()) for level in self.levels)
+
     # ---- pairs
     def pair(self, a: Expr, b: Expr) -> int:
         """Which results of a and b can reach a target: MUL | ADD | DIV_AB (a / b) | DIV_BA (b / a).

@@ -173,6 +173,10 @@ class StrictOracle:
             flags ^= DIV_BA
         return flags
 
+    def parts(self) -> int:
+        """As `Oracle.parts`."""
+        return self.plain.parts()
+
     def explain(self, e: Expr) -> str:
         """Why e is kept or cut, in one or two lines."""
         plain = self.algebra.views[e][0]

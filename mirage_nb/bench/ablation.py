@@ -90,7 +90,7 @@ SWITCHES: dict[str, Planner] = {
 def _each(whole: Plan, change: Callable[[BlockPlan], BlockPlan], target: Target) -> Plan:
     """The plan with every kernel changed. Raises TargetError when a block needs more memory than there is."""
     kernels = tuple(
-        change(block) if block is not None and block.held is None and block.program is None else block
+        change(block) if block is not None and block.resident is None and block.program is None else block
         for block in whole.kernels
     )
     available = target.shared_per_block - RESERVED_BYTES
@@ -151,7 +151,7 @@ def _known(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
 def _measure(name: str, batch: int, gpu: Gpu, winner: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     """A row for every switch. The muGraph and the way to emit it are those of a record, or of the winner of a
     search."""
-    from mirage_nb.runtime.contest.race import race
+    from mirage_nb.runtime.contest.race import Track
     from mirage_nb.runtime.execution.launch import GpuExecutable  # CuPy, and below PyTorch: there is a GPU
 
     program = program_of(name, batch)
@@ -182,7 +182,7 @@ def _measure(name: str, batch: int, gpu: Gpu, winner: dict[str, Any] | None) -> 
                 left_out[switch] = f"wrong: {report.note}"
         except MirageError as error:
             left_out[switch] = str(error).splitlines()[0]
-    laps = {lap.name: lap for lap in race(program.graph, entries, {}, gpu, scale=sample.scale)}
+    laps = {lap.name: lap for lap in Track(program.graph, gpu, sample.scale).race(entries, {})}
     for switch in SWITCHES:
         lap = laps.get(switch)
         timing = lap.timing if lap is not None else None

@@ -187,7 +187,7 @@ def _ranks(values: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _measure(program: TensorProgram, count: int, target: Target, gpu: Gpu) -> Iterator[dict[str, Any]]:
-    from mirage_nb.runtime.contest.race import race
+    from mirage_nb.runtime.contest.race import Track
     from mirage_nb.runtime.execution.launch import GpuExecutable
 
     sample = draw_sample(program.graph, 0)
@@ -214,7 +214,7 @@ def _measure(program: TensorProgram, count: int, target: Target, gpu: Gpu) -> It
             entries[key] = executable
         else:
             rows[key]["note"] = f"wrong: {report.note}"
-    for lap in race(program.graph, entries, {}, gpu, scale=sample.scale, repeats=10):
+    for lap in Track(program.graph, gpu, sample.scale).race(entries, {}, 10):
         rows[lap.name]["time_us"] = lap.timing.median_us if lap.timing else None
     yield from rows.values()
 

@@ -26,6 +26,7 @@ from mirage_nb.bench.sessions import run_generated
 from mirage_nb.codegen.emitted import LibraryCall
 from mirage_nb.errors import MirageError, OptionError
 from mirage_nb.lang import TensorProgram, parse
+from mirage_nb.options import count, positive
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.runtime.side_by_side import lines_of
 
@@ -128,9 +129,9 @@ def add_programs(kinds: Any) -> None:
     """Add `bench programs` to the command line."""
     parser = kinds.add_parser("programs", help="what becomes of programs that people write")
     parser.add_argument("--programs", default="", help="names or parts of them, separated by commas; default: all")
-    parser.add_argument("--budget", type=float, default=BUDGET, metavar="SECONDS", help="of search for each program")
+    parser.add_argument("--budget", type=positive, default=BUDGET, metavar="SECONDS", help="of search for each program")
     parser.add_argument("--share", default="0/1", metavar="I/N", help="every N-th program, from the I-th on")
-    parser.add_argument("--lanes", type=int, default=1, metavar="N", help=f"so many at once, on {CORES} cores each")
+    parser.add_argument("--lanes", type=count, default=1, metavar="N", help=f"so many at once, on {CORES} cores each")
     parser.add_argument("--record", metavar="FILE", help="write the rows as JSON; those that are there are kept")
     parser.add_argument("--rows", action="store_true", help="print rows as JSON, one a line, and nothing else")
     parser.add_argument(

@@ -203,7 +203,7 @@ def _ended(entry: Entry, asked: Asked) -> Session:
 
 def _measure(entry: Entry, session: Session, gpu: Gpu) -> Row:
     """The row of a session that has ended: its winner beside every peer."""
-    from mirage_nb.runtime.contest.race import doubt, race
+    from mirage_nb.runtime.contest.race import Track, doubt
     from mirage_nb.runtime.execution.launch import GpuExecutable
 
     program = entry.program
@@ -211,7 +211,7 @@ def _measure(entry: Entry, session: Session, gpu: Gpu) -> Row:
     ran = winner.executable if winner is not None else None
     ours = {OURS: ran} if isinstance(ran, GpuExecutable) else {}
     with TURN:
-        laps = race(program.graph, ours, entry.peers(), gpu, scale=session.input_scale)
+        laps = Track(program.graph, gpu, session.input_scale).race(ours, entry.peers())
         call_us = _call_us(program, winner) if winner is not None and ours else None
     snapshot = session.snapshot()
     doubtful = doubt(laps, gpu)

@@ -70,7 +70,7 @@ def estimated(graph: KernelGraph, target: Target) -> float:
 
 def measured(text: str, target: Target, gpu: Gpu) -> Iterator[Row]:
     """A row for each way to launch the operators of a program."""
-    from mirage_nb.runtime.contest.race import race
+    from mirage_nb.runtime.contest.race import Track
     from mirage_nb.runtime.execution.launch import GpuExecutable
 
     graph = parse(text).graph
@@ -80,7 +80,7 @@ def measured(text: str, target: Target, gpu: Gpu) -> Iterator[Row]:
         names = ", ".join(getattr(step, "name", "a kernel of ours") for step in emitted.launches)
         ways.setdefault(names, GpuExecutable(emitted, compile_cubin(emitted.source, target.arch), gpu))
     with TURN:
-        laps = race(graph, ways, {}, gpu, repeats=REPEATS)
+        laps = Track(graph, gpu, 1.0).race(ways, {}, REPEATS)
     for lap in laps:
         times = {"chain_us": lap.chain and lap.chain.median_us, "after_us": lap.timing and lap.timing.median_us}
         yield {"program": text, "launches": lap.name, "estimate_us": estimated(graph, target), **times}

@@ -199,8 +199,8 @@ def _ours(name: str, way: Way, product: _Product, gpu: Gpu, row: Row) -> Contest
 
 
 HEAD = (
-    f"{'shape':20} {'precision':9} {'library us':>10} {'one kind us':>11} {'two kinds us':>12} {'ratio':>6} "
-    f"{'mixing':>7} {'zig-zag':>7} {'off, library':>12} {'off, ours':>9}  best; the planner's"
+    f"{'shape':18} {'precision':9} {'library us':>10} {'one kind':>8} {'two kinds':>9} {'ratio':>5} "
+    f"{'mixing':>6} {'zig-zag':>7} {'off':>7} {'ours off':>8}  best; the planner's"
 )
 
 
@@ -231,9 +231,9 @@ def line(row: Row) -> str:
     said = f"{ours[0]}{other}" if ours else "the library alone"
     refused = "".join(f"; {name} refused: {why}" for name, why in row["refused"].items())
     return (
-        f"{row['shape']:20} {row['precision']:9} {number(library):>10} {number(one and one[1]):>11} "
-        f"{number(two and two[1]):>12} {number(ratio, '.2f'):>6} {number(mixing, '.2f'):>7} "
-        f"{number(zigzag_gain(row), '.2f'):>7} {row['off'].get(LIBRARY, 0):>12.1e} {off:>9}  {said}{refused}"
+        f"{row['shape']:18} {row['precision']:9} {number(library):>10} {number(one and one[1]):>8} "
+        f"{number(two and two[1]):>9} {number(ratio, '.2f'):>5} {number(mixing, '.2f'):>6} "
+        f"{number(zigzag_gain(row), '.2f'):>7} {row['off'].get(LIBRARY, 0):>7.1e} {off:>8}  {said}{refused}"
     )
 
 

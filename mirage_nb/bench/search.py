@@ -1,8 +1,8 @@
 """`bench search`: what the search costs and what its prunings are worth. Needs no GPU.
 
-Prints four tables: Table 5 of the paper (time by number of operators, closure and Algorithm 1, with and without
-pruning by expression, one worker and two), what each pruning is worth, whole spaces with their memory, and the
-precision of the oracle. `--record` keeps all numbers with the hardware; `--figure` draws the first two.
+Prints three tables: Table 5 of the paper (time by number of operators, closure and Algorithm 1, with and without
+pruning by expression, one worker and two), what each pruning is worth, and whole spaces with their memory.
+`--record` keeps all numbers with the hardware; `--figure` draws the first two.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.algebra import QUICK, STANDARD, THOROUGH
-from mirage_nb.algebra.exhaustive import MIXES, SYMBOLS, survey
 from mirage_nb.bench import enumeration, prunings, space
 from mirage_nb.bench.machine import columns, keep, openable, reading
 from mirage_nb.bench.workloads import WORKLOADS, workload
@@ -89,7 +87,6 @@ def run_search(
         "table5": _shown(map(asdict, cells), lambda rows: table5(rows, limit)),
         "prunings": _shown(_prunings(names), prunings_table),
         "spaces": _shown(map(asdict, _spaces(names)), spaces_table),
-        "oracle": _shown(precision(), oracle_table),
     }
     results = {**machine(), "program": PROGRAM, "limit_s": limit, "cap_values": CAP, **found}
     keep(record, results)
@@ -105,7 +102,6 @@ def show_record(source: str, figure: str | None) -> int:
             table5(results["table5"], results["limit_s"]),
             prunings_table(results["prunings"]),
             spaces_table(results["spaces"]),
-            oracle_table(results["oracle"]),
         )
         sys.stdout.write("\n\n".join(tables) + "\n")
     openable(figure)
@@ -142,24 +138,6 @@ def _prunings(names: Sequence[str]) -> Iterator[dict[str, Any]]:
 def _spaces(names: Sequence[str]) -> Iterator[space.Space]:
     for name in names:
         yield from space.measure(name, SPACE_LIMIT)
-
-
-def precision(seed: int = 1, targets: int = 4) -> Iterator[dict[str, Any]]:
-    """For each preset of axioms: parts of rewrites of random targets that were asked about and cut, and how many of
-    a thousand non-parts, one operator away from parts, were kept."""
-    for name, options in (("quick", QUICK), ("standard", STANDARD), ("thorough", THOROUGH)):
-        found = [
-            survey(options, symbols, mix, seed=seed + i, targets=targets)
-            for i, (mix, symbols) in enumerate((m, s) for m in MIXES.values() for s in SYMBOLS.values())
-        ]
-        asked = sum(f.asked for f in found)
-        yield {
-            "axioms": name,
-            "parts": sum(f.parts for f in found),
-            "wrongly_cut": sum(len(f.wrong) for f in found),
-            "others": asked,
-            "kept_per_thousand": 1000 * sum(f.kept for f in found) / max(1, asked),
-        }
 
 
 def table5(rows: Sequence[dict[str, Any]], limit: float) -> str:
@@ -200,16 +178,6 @@ def spaces_table(rows: Sequence[dict[str, Any]]) -> str:
         numbers = str(r["kernels"]), f"{r['seconds']:.2f}", str(r["values"]), str(r["structures"])
         lines.append([r["workload"], *numbers, "yes" if r["saturated"] else "no", f"{r['peak_mib']:.0f}"])
     return "\n".join(["whole spaces, up to two operators above the smallest graph; CPU seconds", *columns(lines)])
-
-
-def oracle_table(rows: Sequence[dict[str, Any]]) -> str:
-    """One line per preset of axioms."""
-    lines = [["axioms", "parts", "cut", "others", "kept"]]
-    for r in rows:
-        counts = (str(r[name]) for name in ("parts", "wrongly_cut", "others"))
-        lines.append([r["axioms"], *counts, f"{r['kept_per_thousand']:.2f}"])
-    title = "the oracle on random targets: parts, and those cut (must be 0); others, and how many of 1000 were kept"
-    return "\n".join([title, *columns(lines)])
 
 
 def machine() -> dict[str, Any]:

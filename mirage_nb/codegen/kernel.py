@@ -14,7 +14,6 @@ from mirage_nb.codegen import direct
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.emitted import MapArg
 from mirage_nb.codegen.fragments import Fragments
-from mirage_nb.codegen.held import HeldText
 from mirage_nb.codegen.index import Index
 from mirage_nb.codegen.maps import (
     declare_accumulator,
@@ -28,6 +27,7 @@ from mirage_nb.codegen.matmul import emit_finish_matmul, emit_matmul, registers
 from mirage_nb.codegen.reach import EXTENT, Reaches
 from mirage_nb.codegen.reader import Scope
 from mirage_nb.codegen.reduce import emit_finish_reduce, emit_reduce, share
+from mirage_nb.codegen.register_resident import ResidentText
 from mirage_nb.codegen.ring import AsyncRing, BulkRing, emit_load, loads
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.errors import EmitError
@@ -75,8 +75,8 @@ class KernelText:
         with out.block(f"{self._signature()}"):
             self._names()
             self.dependence.begin()
-            if self.plan.held is not None:
-                HeldText(out, self.scope, self.plan.held, self.dependence).emit(self.outputs)
+            if self.plan.resident is not None:
+                ResidentText(out, self.scope, self.plan.resident, self.dependence).emit(self.outputs)
                 return out.text() + "}\n"
             self._start()
             for step in self._phase(Phase.BEFORE):

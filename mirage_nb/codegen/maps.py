@@ -8,9 +8,9 @@ compile-time constants only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mirage_nb.codegen.index import Index, named, unravel
 from mirage_nb.codegen.reader import Leaf, Reader, Scope, grid_part, locate, masked, view
@@ -29,33 +29,27 @@ from mirage_nb.ir import (
 )
 from mirage_nb.ir.windows import row_major
 from mirage_nb.tile.placement import Place, Step
+from mirage_nb.tile.register_resident import AHEAD
 
 VECTOR = 8
 """Elements that a thread takes at once, where the tile allows it."""
-AHEAD = 4
-"""Vectors that a thread asks for at once: code of which more is written out is fetched for longer than it runs."""
-ROWS = (4, 2)
-"""Rows that a thread takes at once of a product that it computes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How threads walk over a tile: vectors of `width` elements along the last dimension, `rows` rows at once."""
+    """How threads walk over a tile: vectors of `width` elements along the last dimension."""
 
     shape: tuple[int, ...]
     width: int
-    rows: int = 1
 
     @property
     def counted(self) -> tuple[int, ...]:
-        """The shape in steps of a thread."""
-        if self.rows > 1:
-            return (*self.shape[:-2], self.shape[-2] // self.rows, self.shape[-1] // self.width)
+        """The shape in vectors."""
         return (*self.shape[:-1], self.shape[-1] // self.width) if self.shape else ()
 
     @property
     def count(self) -> int:
-        """Steps of all threads in the tile."""
+        """Vectors in the tile."""
         return math.prod(self.counted)
 
     @property
@@ -80,13 +74,6 @@ class Walk:
             found.append(part * self.width if last else part)
         return lines, tuple(found)
 
-    def each_row(self, index: Multi) -> list[Multi]:
-        """The indices of all rows of a step, given that of the first: threads side by side have rows side by side."""
-        if self.rows == 1:
-            return [index]
-        apart = self.shape[-2] // self.rows
-        return [(*index[:-2], index[-2] + row * apart, index[-1]) for row in range(self.rows)]
-
 
 def walk(scope: Scope, value: int, *, computed: bool = False) -> Walk:
     """The widest vectors that the value's views allow and that still leave work for all threads.
@@ -101,18 +88,6 @@ def walk(scope: Scope, value: int, *, computed: bool = False) -> Walk:
         if vectorizes(scope, value, len(shape) - 1, width, computed=computed):
             return Walk(shape, width)
     return Walk(shape, 1)
-
-
-def over_rows(scope: Scope, value: int, walked: Walk) -> Walk:
-    """The same over several rows at once, where threads compute products: what these read of the right operand they
-    share, an outer product of rows and columns."""
-    op = scope.ops[value]
-    multiplies = isinstance(op.body, ThreadGraph) and any(inner.kind is OpKind.MATMUL for inner in op.body.ops)
-    if multiplies and scope.plan.places[value] in (Place.INLINE, Place.SHARED):
-        for rows in ROWS:
-            if walked.shape[-2] % rows == 0 and walked.count // rows >= scope.threads:
-                return replace(walked, rows=rows)
-    return walked
 
 
 def vectorizes(scope: Scope, value: int, dim: int | None, width: int, *, computed: bool = False) -> bool:
@@ -189,15 +164,13 @@ def emit_map(out: Writer, scope: Scope, step: Step) -> None:
     folded = isinstance(op.attrs, AccumAttrs)  # a concat or hold accumulator: it only moves its operand
     source = op.inputs[0] if folded else step.value
     walked = walk(scope, source, computed=not folded)
-    walked = walked if folded else over_rows(scope, source, walked)
-    with each(out, scope, walked) as first:
-        reader, stores = Reader(scope, walked.width), list[tuple[str, Leaf]]()
-        for index in walked.each_row(first):
-            result = reader.read(source, index, walked.dim) if folded else reader.compute(source, index, walked.dim)
-            if isinstance(op.attrs, AccumAttrs) and op.attrs.dim is not None:
-                index = shifted(scope, index, op.attrs.dim, source)
-            stores.append((result, locate(scope, step.value, index, walked.dim, walked.width)))
-        store_vectors(out, reader, stores, scope.plan.stored[step.value])
+    with each(out, scope, walked) as index:
+        reader = Reader(scope, walked.width)
+        result = reader.read(source, index, walked.dim) if folded else reader.compute(source, index, walked.dim)
+        if isinstance(op.attrs, AccumAttrs) and op.attrs.dim is not None:
+            index = shifted(scope, index, op.attrs.dim, source)
+        leaf = locate(scope, step.value, index, walked.dim, walked.width)
+        store_vector(out, reader, result, leaf, scope.plan.stored[step.value])
 
 
 def shifted(scope: Scope, index: Multi, dim: int, tile: int) -> Multi:
@@ -216,15 +189,13 @@ def emit_save(out: Writer, scope: Scope, step: Step, output: str, out_type: Tens
     if scope.plan.places[saved] is Place.NONE and isinstance(feeding.attrs, AccumAttrs):
         source, along = feeding.inputs[0], feeding.attrs.dim
     walked = walk(scope, source)
-    walked = over_rows(scope, source, walked) if scope.plan.places[source] is Place.INLINE else walked
-    with each(out, scope, walked) as first:
-        reader, stores = Reader(scope, walked.width), list[tuple[str, Leaf]]()
-        for index in walked.each_row(first):
-            result = reader.read(source, index, walked.dim)
-            if along is not None:
-                index = shifted(scope, index, along, source)
-            stores.append((result, output_leaf(scope, op.attrs, output, index, tile, out_type, walked.width)))
-        store_vectors(out, reader, stores, out_type.dtype)
+    with each(out, scope, walked) as index:
+        reader = Reader(scope, walked.width)
+        result = reader.read(source, index, walked.dim)
+        if along is not None:
+            index = shifted(scope, index, along, source)
+        leaf = output_leaf(scope, op.attrs, output, index, tile, out_type, walked.width)
+        store_vector(out, reader, result, leaf, out_type.dtype)
 
 
 def output_leaf(
@@ -248,30 +219,24 @@ def output_leaf(
     return masked(leaf, at, out_type.shape, over, len(tile) - 1 if width > 1 else None, width, reach)
 
 
-def store_vectors(out: Writer, reader: Reader, stores: Sequence[tuple[str, Leaf]], dtype: DType) -> None:
-    """What the reader computed goes to memory, rounded to `dtype`: results, and where each goes."""
+def store_vector(out: Writer, reader: Reader, result: str, leaf: Leaf, dtype: DType) -> None:
+    """What the reader computed goes to memory, rounded to `dtype`."""
     width, target = reader.width, c_type(dtype)
     out.lines(reader.loads)
     if width == 1:
         out.lines(reader.body)
-        for result, leaf in stores:
-            out.line(f"{_when(leaf.inside)}{leaf.pointer}[{leaf.offset}] = from_float<{target}>({result});")
+        out.line(f"{_when(leaf.inside)}{leaf.pointer}[{leaf.offset}] = from_float<{target}>({result});")
         return
-    if not all(leaf.whole for _, leaf in stores):
+    if not leaf.whole:
         with out.unrolled("v", width):
             out.lines(reader.body)
-            for result, leaf in stores:
-                out.line(f"{_when(leaf.each_inside)}{leaf.pointer}[{leaf.element}] = from_float<{target}>({result});")
+            out.line(f"{_when(leaf.each_inside)}{leaf.pointer}[{leaf.element}] = from_float<{target}>({result});")
         return
-    names = [f"y{number or ''}" for number in range(len(stores))]
-    for name in names:
-        out.line(f"Vec<float, {width}> {name};")
+    out.line(f"Vec<float, {width}> y;")
     with out.unrolled("v", width):
         out.lines(reader.body)
-        for name, (result, _) in zip(names, stores, strict=True):
-            out.line(f"{name}[v] = {result};")
-    for name, (_, leaf) in zip(names, stores, strict=True):
-        out.line(f"{_when(leaf.inside)}store({leaf.pointer} + ({leaf.offset}), from_floats<{target}>({name}));")
+        out.line(f"y[v] = {result};")
+    out.line(f"{_when(leaf.inside)}store({leaf.pointer} + ({leaf.offset}), from_floats<{target}>(y));")
 
 
 def _when(condition: str) -> str:

@@ -9,11 +9,12 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.errors import MissingPartError
+from mirage_nb.typed import typed
 
 if TYPE_CHECKING:
     from mirage_nb.frontend.compiled.report import ModelReport
@@ -28,14 +29,15 @@ def _part(module: str, name: str) -> Any:
         raise MissingPartError(f"this needs PyTorch: {error}", hint="pip install 'mirage-nb[torch]'") from error
 
 
+@typed
 def from_torch(
-    module: Any, example_inputs: Sequence[Any], *, name: str = "", keywords: Mapping[str, Any] | None = None
+    module: Callable[..., Any], example_inputs: Any, *, name: str = "", keywords: Mapping[str, Any] | None = None
 ) -> TorchProgram:
     """Read a module or function of PyTorch as a tensor program, for `superoptimize`.
 
     Args:
         module: a `torch.nn.Module`, or a function of tensors.
-        example_inputs: tensors of the shapes and types that it shall be read for; values do not count.
+        example_inputs: a tensor or several, of the shapes and types that it shall be read for; values do not count.
         name: what to call the program; default: the module's class or the function's name.
         keywords: inputs that are given by name, tensors among them behind the others.
 
@@ -47,7 +49,8 @@ def from_torch(
     return read
 
 
-def model_report(model: Any, example_inputs: Any, *, target: str | None = None) -> ModelReport:
+@typed
+def model_report(model: Callable[..., Any], example_inputs: Any, *, target: str | None = None) -> ModelReport:
     """What `torch.compile(model, backend="mirage_nb")` would take over: regions, and estimates; nothing is searched.
 
     Args:

@@ -114,7 +114,8 @@ def _exported(module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) ->
             return torch.export.export(wrapped, inputs, keywords).run_decompositions(table)
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise TraceError(f"PyTorch cannot export it: {first[:200]}", hint=_REST) from error
+        hint = f"does it run on these inputs? {_REST}"
+        raise TraceError(f"PyTorch cannot export it: {first[:200]}", hint=hint) from error
     finally:
         wrapped.train(training)
 

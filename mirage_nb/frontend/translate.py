@@ -19,9 +19,13 @@ from mirage_nb.ir.dtypes import DType, TensorType, promote
 from mirage_nb.ir.ops import Shape
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
-from mirage_nb.lang.masks import is_mask
+from mirage_nb.lang.lowering import is_mask
 
 INTEGERS = frozenset({"torch.int64", "torch.int32", "torch.int16", "torch.int8", "torch.uint8"})
+NARROW = INTEGERS - {"torch.int64", "torch.int32"}
+"""Types in which sums and products of positions leave their range."""
+CHOICES = frozenset({"aten.where.ScalarOther", "aten.masked_fill.Scalar", "aten.clone.default"})
+"""Rows that hand whole numbers on."""
 
 
 @dataclass
@@ -75,9 +79,13 @@ class Translation:
             made: Result = held[index].term
         else:
             row = self.rows.get(str(node.target))
+            if row is None and str(node.target) == "aten.copy_.default":
+                raise Left("PyTorch writes into what the model was given")
             if row is None:
                 raise Left(f"{node.target} is not in the table of operators")
             shape, dtype = typed(node)
+            if (held := str(getattr(node.meta["val"], "dtype", ""))) in NARROW and str(node.target) not in VIEWS:
+                raise Left(f"whole numbers of type {held} go round where they get too large")
             self._place(node)
             at = At(self.builder, shape, dtype, logical(node))
             arguments = [self._argument(a) for a in node.args]
@@ -112,7 +120,7 @@ class Translation:
     def _filled(self, node: Any) -> TensorType | None:
         """The type that a number has as a tensor, in a whole program: models keep what PyTorch fills."""
         shape, dtype = typed(node)
-        return TensorType(shape, dtype) if self.is_whole and dtype is not None else None
+        return TensorType(shape, dtype or DType.F32) if self.is_whole else None
 
     def _place(self, node: Any) -> None:
         line = f"{node.name} = {called(node)}"
@@ -149,7 +157,7 @@ def _read_as_numbers(node: Any) -> bool:
         or logical(user)
         or user.meta.get("val") is None  # a check
         or getattr(user.meta["val"], "is_floating_point", bool)()
-        or (str(user.target) in VIEWS and _read_as_numbers(user))
+        or (str(user.target) in VIEWS | CHOICES and _read_as_numbers(user))
         for user in node.users
     )
 

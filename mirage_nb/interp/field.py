@@ -46,13 +46,16 @@ def evaluate(
     inputs: Mapping[str, FieldTensor] | Sequence[FieldTensor],
     instance: FieldInstance,
     noted: Noted | None = None,
+    *,
+    roots: bool = True,
 ) -> tuple[FieldTensor, ...]:
-    """The outputs of a program or muGraph on these field tensors, by name or in the order of its inputs.
+    """The outputs of a program or muGraph on these field tensors, by name or in the order of its inputs; without
+    `roots`, square roots are uninterpreted functions, too.
 
     Raises:
         ShapeError: an input is missing, unknown or of another shape.
     """
-    values = run_outputs(graph, _given(graph, inputs), FieldAlgebra(instance, noted))
+    values = run_outputs(graph, _given(graph, inputs), FieldAlgebra(instance, noted, roots))
     types = graph.output_types
     return tuple(x.moved(partial(np.broadcast_to, shape=t.shape)) for x, t in zip(values, types, strict=True))
 
@@ -86,6 +89,7 @@ class FieldAlgebra:
 
     instance: Fields
     noted: Noted | None = None
+    roots: bool = True
 
     def apply(self, kind: OpKind, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
         return TABLE[kind](self, operands, attrs, batch)
@@ -170,9 +174,22 @@ class FieldAlgebra:
     def union(self, x: FieldTensor, y: FieldTensor) -> FieldTensor:
         """The elementwise maximum of two tensors, as the maximum of the united sets."""
         like = FieldTensor(x.p if y.p is not None else None, x.q if y.q is not None else None)
+        sets = self.united(Arithmetic.add, self.sets_of(x), self.sets_of(y))
         if like.p is None and like.q is None:
-            return _nothing(self.sets_of(x) + self.sets_of(y))
-        return self.maximum(self.sets_of(x) + self.sets_of(y), like, _either(x.undefined, y.undefined))
+            return _nothing(sets)
+        return self.maximum(sets, like, _either(x.undefined, y.undefined))
+
+    def united(self, operation: Operation, *sets: Words) -> Words:
+        """The fingerprints of unions: sums modulo both primes, side by side. Nobody knows these, so nobody can fold a
+        set so often that nothing is left of it."""
+        above, below = (
+            operation(modulus, *parts)
+            for modulus, parts in (
+                (self.instance.p, [x >> HALF for x in sets]), (self.instance.q, [x & BELOW for x in sets])
+            )
+        )  # fmt: skip
+        found: Words = above << HALF | below
+        return found
 
     def uninterpreted(self, label: str, x: FieldTensor) -> FieldTensor:
         """A random function of each element, one for every label."""
@@ -231,7 +248,7 @@ def _word(x: FieldTensor) -> Words:
     """Both parts of every element in one 64-bit word."""
     if x.p is None or x.q is None:
         return x.any_part
-    return (x.p.astype(WORD, copy=False) << np.uint64(32)) | x.q
+    return (x.p.astype(WORD, copy=False) << HALF) | x.q
 
 
 def aligned(operands: Sequence[FieldTensor], batch: int) -> list[FieldTensor]:
@@ -259,6 +276,8 @@ def _inverse(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
 
 
 def _square_root(algebra: FieldAlgebra, x: FieldTensor) -> FieldTensor:
+    if not algebra.roots:
+        return algebra.uninterpreted("root", x)
     if algebra.noted is not None:
         algebra.noted.radicands.append(x)
     root = algebra.each(lambda modulus, part: modulus.root(part), x)
@@ -317,7 +336,7 @@ def _sum(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | 
 def _max_along(algebra: FieldAlgebra, x: FieldTensor, axis: int) -> FieldTensor:
     if x.shape[axis] == 1:
         return x
-    sets = algebra.sets_of(x).sum(axis=axis, keepdims=True, dtype=np.uint64)
+    sets = algebra.united(partial(Arithmetic.sum, axis=axis), algebra.sets_of(x))
     return algebra.maximum(sets, x, _reduced_mask(x, axis))
 
 
@@ -414,6 +433,8 @@ def _concat(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs
     return algebra.join(operands, attrs.dim, batch)
 
 
+HALF, BELOW = np.uint64(32), np.uint64(2**32 - 1)
+"""Half a word, and the lower one."""
 MAX_POWER = 64
 """Whole exponents up to this are multiplied out."""
 

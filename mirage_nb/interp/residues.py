@@ -53,7 +53,8 @@ KNOWN = 4096
 class Field:
     """One field and its functions: primes p = 2q + 1, a q-th root of unity, and a seed for functions that no field
     knows; `exponents`: whether residues modulo q are needed; `bias`: of eight conditions how many hold, 0 and 8
-    included; those of a mixed field are 0 or 8. What `slices` asks of a system of numbers."""
+    included; those of a mixed field are 0 or 8; without `roots` square roots are functions that no field knows, too.
+    What `slices` asks of a system of numbers."""
 
     p: int
     q: int
@@ -62,11 +63,14 @@ class Field:
     exponents: bool = True
     bias: int = 4
     mixed: bool = False
+    roots: bool = True
 
     @classmethod
-    def of(cls, instance: FieldInstance, *, exponents: bool, bias: int, mixed: bool = False) -> Field:
+    def of(
+        cls, instance: FieldInstance, *, exponents: bool, bias: int, mixed: bool = False, roots: bool = True
+    ) -> Field:
         """That of an instance."""
-        return cls(instance.p.value, instance.q.value, instance.root, instance.seed, exponents, bias, mixed)
+        return cls(instance.p.value, instance.q.value, instance.root, instance.seed, exponents, bias, mixed, roots)
 
     @property
     def decisions(self) -> int:
@@ -265,6 +269,8 @@ class Field:
             x = self._lifted(x)
             if type(x) is Hole:
                 return x
+        if not self.roots:
+            return self._function("root", x)
         root = self._each(lambda a, m: pow(a, (m + 1) // 4, m), x)
         return root if self._multiply(root, root) == x else OPEN
 

@@ -32,6 +32,7 @@ from mirage_nb.ir.ops import KINDS, OpKind
 SCHEMA = "mugraph"
 VERSION = 1
 MAX_TEXT = 8_000_000
+WRITTEN = "as print_graph or the command line's --json writes it"
 
 SHAPE = several(INT)
 
@@ -86,8 +87,12 @@ def parse_json(text: str) -> KernelGraph:
     try:
         plain = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"not JSON: {shown(str(error))}") from error
-    return from_plain(plain)
+        raise FormatError(f"not JSON: {shown(str(error))}", hint=WRITTEN) from error
+    try:
+        return from_plain(plain)
+    except FormatError as error:
+        error.hint = error.hint or WRITTEN
+        raise
 
 
 def from_plain(plain: object) -> KernelGraph:

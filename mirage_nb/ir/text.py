@@ -141,7 +141,11 @@ def parse_graph(text: str) -> KernelGraph:
     if len(text) > MAX_TEXT:
         raise ProgramSizeError(f"a text of {len(text)} characters; at most {MAX_TEXT}")
     lines = [line for line in enumerate(text.split("\n"), start=1) if line[1].strip()]
-    return _Reader(lines).graph()
+    try:
+        return _Reader(lines).graph()
+    except FormatError as error:
+        error.hint = error.hint or "print_graph(muGraph) writes what can be read"
+        raise
 
 
 class _Line:

@@ -39,7 +39,11 @@ class Inlined:
     keywords: tuple[str, ...] = ()
     """Parameters that only keywords give; all have defaults."""
     scope: ChainMap[str, Any] | None = None
-    """The names that it sees where it stands in another function; None: those of the program."""
+    """The names that it sees, as they are where it is called."""
+    functions: Mapping[str, Any] | None = None
+    """The functions that it sees."""
+    formula: Callable[[], Function | None] | None = None
+    """What it is of elements, if it is that."""
 
     @property
     def signature(self) -> str:
@@ -207,7 +211,7 @@ class Arguments:
                 return self._flag(found, node, parameter, what)
             case Kind.CHOICE if isinstance(found, Infinity):
                 return found
-            case Kind.NUMBER if isinstance(found, Infinity) and parameter.default == "None":
+            case Kind.TERM if isinstance(found, Infinity) and parameter.default == "None":
                 return None
         term = self.term_of(found, node)
         match parameter.kind:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NewType, TypeGuard
 
-from mirage_nb.errors import ProgramSizeError, ProgramSyntaxError, SourceSpan
+from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, SourceSpan
 from mirage_nb.ir.dtypes import DType, MemSpace, TensorType
 from mirage_nb.ir.graph import Input, KernelGraph, Op, Size, infer
 from mirage_nb.ir.ops import OPS, Attrs, Level, OpKind, Shape, Trait, show_shape
@@ -21,6 +21,19 @@ from mirage_nb.lang.limits import MAX_ELEMENTS, MAX_OPERATORS, MAX_RANK
 
 Value = NewType("Value", int)
 """A tensor of the program under construction."""
+
+
+class Whole(int):
+    """A mask that was made whole numbers: as an index it names places, and takes none by itself."""
+
+
+class Truth(int):
+    """A mask that is known to hold truth values: a sum of two says whether one of them is true."""
+
+
+class Scalar(int):
+    """A tensor of one element that has no dimensions in NumPy: what a sum over all leaves, and what is made of such."""
+
 
 Term = Value | Number
 """What an expression stands for: a tensor, or an exact constant."""
@@ -54,7 +67,15 @@ class Callee:
     function: object
 
 
-Result = Term | Infinity | Text | Nothing | Callee | tuple["Result", ...]
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The elements of a tensor that a mask of its first dimensions takes, see `picked`."""
+
+    whole: Value
+    mask: Value
+
+
+Result = Term | Infinity | Text | Nothing | Callee | Picked | tuple["Result", ...]
 """What an expression stands for: a term, several, or what only chooses."""
 
 
@@ -68,6 +89,16 @@ class Named(tuple["Result", ...]):
     """Results, each under a name: {"y": Y, "z": Z}."""
 
     names: tuple[str, ...]
+
+
+def true(result: Result) -> Result:
+    """A tensor as truth values; a scalar stays one."""
+    return Value(Truth(result)) if type(result) is int else result
+
+
+def plain(result: Result) -> Result:
+    """What was made of truth values as the numbers 1 and 0."""
+    return Value(int(result)) if isinstance(result, Truth) else result
 
 
 def is_tensor(result: object) -> TypeGuard[Value]:
@@ -110,6 +141,9 @@ class Builder:
             ShapeError: the operands do not fit.
             ProgramSizeError: the result, or the program, is beyond the limits.
         """
+        if operands and Trait.ELEMENTWISE in OPS[kind].traits and all(isinstance(v, Scalar) for v in operands):
+            return Value(Scalar(self.emit(kind, *(Value(int(v)) for v in operands), attrs=attrs)))
+        operands = tuple(Value(int(v)) for v in operands)
         ordered = tuple(sorted(operands)) if Trait.COMMUTATIVE in OPS[kind].traits else operands
         if (known := self._known.get((kind, ordered, attrs))) is not None:
             return known
@@ -117,7 +151,8 @@ class Builder:
         tensor = infer(op, tuple(self._types[v] for v in operands), Level.KERNEL, MemSpace.DEVICE)
         check_size(tensor.shape)
         if len(self._known) >= self.most:
-            raise ProgramSizeError(f"the program has more than {self.most} operators")
+            hint = "loops are unrolled: one may never end, or go too often; a program is one kernel, or a few"
+            raise ProgramSizeError(f"the program has more than {self.most} operators", hint=hint)
         made = self._append(op, tensor)
         self._known[kind, ordered, attrs] = made
         return made
@@ -128,7 +163,7 @@ class Builder:
             return term
         made = self.emit(OpKind.CONST, attrs=term.attrs())
         self._numbers[made] = term
-        return made
+        return Value(Scalar(made))
 
     def tensor(self, term: Term, what: str) -> Value:
         """The term, which must be a tensor; `what` names its user in the error."""
@@ -145,7 +180,14 @@ class Builder:
             result = result[0]
         if isinstance(result, Number) or is_tensor(result):
             return self.tensor(result, what)
+        if isinstance(result, Picked):
+            raise self.unknown_extent()
         raise ProgramSyntaxError(f"{what} takes a tensor", hint="tensors are declared as X: f16[2, 3]")
+
+    def unknown_extent(self) -> MirageError:
+        """The error for elements that a mask takes, where their number matters."""
+        hint = "where(mask, x, 0) has zeros for the others; x[mask].sum(), .mean() and .max() are tensors"
+        return ProgramSyntaxError("how many elements a mask takes depends on values", hint=hint)
 
     def filled(self, value: Value) -> Number | Infinity | None:
         """What all elements of a tensor are, where that is known."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 
 from mirage_nb.errors import SourceSpan
+from mirage_nb.lang.bindings import Binding
 from mirage_nb.lang.builder import Builder, Result, Text
-from mirage_nb.lang.expressions import Binding
 from mirage_nb.lang.source import Within
 from mirage_nb.lang.statements import Statements
 

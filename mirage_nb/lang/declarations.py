@@ -22,10 +22,12 @@ from mirage_nb.errors import (
     ShapeError,
 )
 from mirage_nb.ir.dtypes import DTYPE_NAMES, DType, TensorType
+from mirage_nb.ir.ops import show_shape
 from mirage_nb.ir.syntax import expression
-from mirage_nb.lang.builder import Builder, Result
+from mirage_nb.lang.bindings import Binding, Memory
+from mirage_nb.lang.builder import Builder, Result, Truth, Value, is_tensor
 from mirage_nb.lang.constants import Number, shorten
-from mirage_nb.lang.expressions import Binding, Expressions, Memory
+from mirage_nb.lang.expressions import Expressions
 from mirage_nb.lang.hints import dtype_hint
 from mirage_nb.lang.names import WHOLE
 from mirage_nb.lang.remarks import behind
@@ -113,7 +115,22 @@ class Declarations:
             self.builder.whole.add(value)
             if _word(annotation) == "bool":
                 self.builder.masks.add(value)
+                value = Value(Truth(value))
         self._bind(name, target, value, is_input=True)
+
+    def _as_told(self, annotation: ast.Subscript, found: Result, value: ast.expr) -> Result:
+        """`Y: f16[2, 3] = expression`: the result, which is such a tensor; other libraries' types say nothing here."""
+        written = annotation.value
+        if not isinstance(written, ast.Name) or written.id not in {*DTYPE_NAMES, *WHOLE}:
+            return found
+        if not is_tensor(found) or self.builder.definition(found) is None:
+            raise self._error(ProgramSyntaxError, "an input has no value of its own", DECLARE, value)
+        inside = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+        told, held = tuple(map(self._extent, inside)), self.builder.shape(found)
+        if told != held or (self._dtype(written) is not self.builder.dtype(found) and written.id not in WHOLE):
+            message = f"this is {self.builder.dtype(found).value}{show_shape(held)}"
+            raise self._error(ShapeError, message, "f32(x) changes the type, reshape the extents", annotation)
+        return found
 
     def _type(self, annotation: ast.expr) -> ast.expr:
         """The type that an annotation names: X: Rows, X: "f16[2, 3]", X: torch.float16[2, 3]."""

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import ast
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from mirage_nb.errors import DuplicateNameError, MirageError, ProgramSyntaxError
 from mirage_nb.ir import formula
 from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Inlined
+from mirage_nb.lang.bindings import Binding
 from mirage_nb.lang.constants import Number
-from mirage_nb.lang.expressions import INF, PI, Binding, Expressions
+from mirage_nb.lang.expressions import INF, PI, Expressions
 from mirage_nb.lang.functions import defined
 from mirage_nb.lang.names import SYNONYMS
+from mirage_nb.lang.signature import Function
 
 _DEFINE = "write def block(x, w): and return its result, as in Python"
 
@@ -29,9 +32,8 @@ def _error(
     return kind(message, hint=hint, span=expressions.source.of(node))
 
 
-def define(expressions: Expressions, statement: ast.FunctionDef, scope: ChainMap[str, Binding] | None) -> None:
-    """`def f(x): return formula` is an elementwise function, any other one stands for its statements. `scope`: the
-    names of the function that it stands in, if it does."""
+def define(expressions: Expressions, statement: ast.FunctionDef) -> None:
+    """`def f(x): return formula` is an elementwise function, any other one stands for its statements."""
     arguments = statement.args
     plain = [*arguments.args, *arguments.kwonlyargs]
     if arguments.posonlyargs or arguments.kwarg:
@@ -40,12 +42,13 @@ def define(expressions: Expressions, statement: ast.FunctionDef, scope: ChainMap
     expressions.reads = set()
     expressions.bindings.pop(statement.name, None)
     expressions.own.add(statement.name)
+    formula_now: Callable[[], Function | None] | None = None
     if len(plain) == 1 and not (arguments.defaults or arguments.kwonlyargs or arguments.vararg):
         match statement.body:
-            case [ast.Return(value=ast.expr() as value)] if _is_formula(expressions, value, plain[0].arg):
-                text = _formula(expressions, value, plain[0].arg)
-                expressions.functions[statement.name] = defined(statement.name, text)
-                return
+            case [ast.Return(value=ast.expr() as value)]:
+                row = partial(_elementwise, expressions, statement.name, value, plain[0].arg, expressions.bindings)
+                row()  # its mistakes are told where it is defined
+                formula_now = row
     if not any(isinstance(line, ast.Return) and line.value is not None for line in _inside(statement.body)):
         hint = "its last line is return RESULT"
         raise _error(expressions, ProgramSyntaxError, f"{statement.name} returns nothing", hint, statement)
@@ -61,13 +64,16 @@ def define(expressions: Expressions, statement: ast.FunctionDef, scope: ChainMap
         names = positional
     expressions.functions[statement.name] = Inlined(
         statement.name, names, defaults, tuple(statement.body), expressions.source.of(statement), rest,
-        keywords if rest else (), scope,
+        keywords if rest else (), expressions.bindings, expressions.functions, formula_now,
     )  # fmt: skip
 
 
 def _check_names(expressions: Expressions, statement: ast.FunctionDef, known: set[str]) -> None:
     """Refuse a function that reads what nobody has defined, also where nothing calls it."""
-    names = [node for line in _inside(statement.body) for node in ast.walk(line) if isinstance(node, ast.Name)]
+    lines = [*_inside(statement.body)]
+    raised = {node for line in lines if isinstance(line, ast.Raise) for node in ast.walk(line)}  # never read
+    every = (node for line in lines for node in ast.walk(line))
+    names = [node for node in every if isinstance(node, ast.Name) and node not in raised]
     known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
     for line in _inside(statement.body):
         for inner in ast.walk(line):
@@ -104,6 +110,19 @@ def _is_formula(expressions: Expressions, value: ast.expr, argument: str) -> boo
             case ast.expr() if not isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp | ast.Constant):
                 return False
     return True
+
+
+def _elementwise(
+    expressions: Expressions, name: str, value: ast.expr, argument: str, scope: ChainMap[str, Binding]
+) -> Function | None:
+    """The function that an expression of one argument is where it is called, with the constants of its scope as they
+    are there; None where it is no formula."""
+    outer, expressions.bindings = expressions.bindings, scope
+    try:
+        held = _is_formula(expressions, value, argument)
+        return defined(name, _formula(expressions, value, argument)) if held else None
+    finally:
+        expressions.bindings = outer
 
 
 def _formula(expressions: Expressions, value: ast.expr, argument: str) -> str:

@@ -17,7 +17,7 @@ from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.lowering import cast, multiply
 from mirage_nb.lang.masks import diagonal
 from mirage_nb.lang.reductions import folded
-from mirage_nb.lang.views import SCALAR, reshaped, transpose
+from mirage_nb.lang.views import reshaped, shaped, transpose
 
 _HINT = 'for example einsum("bhqd,bhkd->bhqk", Q, K)'
 
@@ -39,7 +39,7 @@ def einsum(b: Builder, text: str, tensors: tuple[Value, ...]) -> Term:
         needed = output + "".join(later.letters for later in rest)
         made = _product(b, _summed(b, made, second.letters + needed), _summed(b, second, made.letters + needed), needed)
     if not output:
-        return reshaped(b, folded(b, OpKind.SUM, made.value, tuple(range(len(made.letters)))), SCALAR)
+        return shaped(b, folded(b, OpKind.SUM, made.value, tuple(range(len(made.letters)))), ())
     made = _summed(b, made, output)
     return _ordered(b, made, output).value
 

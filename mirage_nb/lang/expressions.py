@@ -8,40 +8,55 @@ from __future__ import annotations
 
 import ast
 import inspect
-import itertools
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, ShapeError, SourceSpan, UnknownNameError
+from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError, UnknownNameError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang import patterns, sequences
 from mirage_nb.lang.arguments import Inlined, count, is_text
-from mirage_nb.lang.builder import Builder, Callee, Extremes, Infinity, Nothing, Result, Term, Text, is_tensor
+from mirage_nb.lang.bindings import Binding, changed
+from mirage_nb.lang.builder import (
+    Builder,
+    Callee,
+    Extremes,
+    Infinity,
+    Nothing,
+    Picked,
+    Result,
+    Term,
+    Text,
+    is_tensor,
+    plain,
+    true,
+)
 from mirage_nb.lang.constants import Number, literal
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
 from mirage_nb.lang.hints import function_hint, suggestion
-from mirage_nb.lang.limits import MAX_NESTING, MAX_STATEMENTS
+from mirage_nb.lang.limits import MAX_NESTING
 from mirage_nb.lang.names import (
-    BORROWED,
     CONSTANTS,
     EINOPS,
     EITHER,
     IGNORED,
+    LAX,
+    LINALG,
     METHOD,
     MODULES,
     OWN,
+    REDUCED,
     SPELLED,
-    SYNONYMS,
     TORCH,
+    TRITON,
+    borrowed,
 )
+from mirage_nb.lang.operations import Operations
 from mirage_nb.lang.prelude import prelude, shown
 from mirage_nb.lang.refused import Refused
 from mirage_nb.lang.signature import Function
 from mirage_nb.lang.source import Source, Within, nested
-from mirage_nb.lang.subscripts import Subscripts
 
 INF = "inf"
 """The name of infinity."""
@@ -53,25 +68,7 @@ def built_in() -> dict[str, Function | Inlined]:
     return {**FUNCTIONS, **prelude()}
 
 
-Memory = list[SourceSpan]
-"""What names share that stand for parts of one tensor, or for all of it: the places where it is written to."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Binding:
-    """A name of the program: what it stands for, where it was defined, and the bindings read to make it; the memory
-    that it shares (None: with the caller of a function), and how often that was written to when the name was made."""
-
-    name: str
-    term: Result
-    place: SourceSpan
-    reads: frozenset[Binding] = frozenset()
-    is_input: bool = False
-    memory: Memory | None = field(default_factory=list)
-    written: int = 0
-
-
-class Expressions(Subscripts, Refused):
+class Expressions(Operations, Refused):
     """Reads the expressions of one program.
 
     `bindings` are the names in scope; `reads` collects those that were looked up; `functions` are those of the
@@ -92,9 +89,12 @@ class Expressions(Subscripts, Refused):
         self.functions: dict[str, Function | Inlined] = built_in()
         self.own: set[str] = set()
         self.modules = dict(MODULES)
+        self.imported: dict[str, ast.Attribute] = {}
+        """What names stand for that were imported from a module."""
         self.reads: set[Binding] = set()
         self.depth = 0
         self.turns = 0
+        self.turning = 0
         self._defined_in = defined_in
         self._ahead: dict[ast.expr, Result] = {}
         self._inline = inline
@@ -110,6 +110,8 @@ class Expressions(Subscripts, Refused):
         if isinstance(found, Extremes):
             return self.term_of(found[0], node)
         place = self.source.of(node)
+        if isinstance(found, Picked):
+            self.lowered(node, "", Builder.tensor_of, found, "")
         if isinstance(found, Callee):
             raise UnknownNameError(f"{found.name} is a function", hint=f"call it: {found.signature}", span=place)
         if isinstance(found, Infinity):
@@ -150,12 +152,14 @@ class Expressions(Subscripts, Refused):
 
     def _result(self, node: ast.expr) -> Result:
         match node:
+            case ast.Name() if (of := self._imported(node)) is not None:
+                return self._attribute(ast.copy_location(of, node))
             case ast.Name(id=name):
                 return self._name(node, name)
             case ast.Constant():
                 return self._constant(node)
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
-                return self._sequence(node, (self.result(element) for element in self._spread(elements)))
+                return self.sequence(node, (self.result(element) for element in self.spread(elements)))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
                 return self.combined(node, op, self.result(left), self.result(right))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -167,19 +171,41 @@ class Expressions(Subscripts, Refused):
                 if isinstance(found, Infinity) and isinstance(op, ast.USub):
                     return Infinity(-found.sign)
                 row = OPERATORS[type(op)]
-                return self.lowered(node, row.shape, row.lower, self.term_of(found, operand))
-            case ast.BoolOp(op=op, values=values):
-                turned = isinstance(op, ast.Or)  # the first that is true of `or`, that is false of `and`
-                return Number.of(any(self.truth(v) is turned for v in values) is turned)
+                if isinstance(found, Picked):
+                    return self.of_each(node, row, [found], [operand])
+                made = self.lowered(node, row.shape, row.lower, self.term_of(found, operand))
+                return true(made) if isinstance(op, ast.Invert) else made
+            case ast.BoolOp(op=op, values=[*values, last]):  # the first that is true of `or`, that is false of `and`
+                for value in values:
+                    found = self.result(value)
+                    if self.settled(value, sequences.truth, found) is isinstance(op, ast.Or):
+                        return found
+                return self.result(last)
             case ast.IfExp(test=test, body=body, orelse=other):
                 return self.result(body if self.truth(test) else other)
             case ast.Compare():
-                return self._compared(node)
-            case ast.Dict(keys=keys, values=values):
-                words = [key.value if isinstance(key, ast.Constant) else None for key in keys]
-                return self._named(node, words, values)
+                return self.compared(node)
+            case ast.Dict(keys=keys, values=values) if None not in keys:
+                pairs = [(self.result(k), self.result(v)) for k, v in zip(keys, values, strict=True) if k is not None]
+                return self.named(node, pairs)
+            case ast.DictComp(key=key, value=value, generators=loops):
+                pair = ast.copy_location(ast.Tuple([key, value], ast.Load()), node)
+                return self.named(node, [*self.each_of(loops, pair)])
+            case ast.JoinedStr(values=values):
+                return Text("".join(map(self.shown, values)))
+            case ast.NamedExpr(target=ast.Name() as target, value=value) if not self.turning:
+                read, self.reads = self.reads, set()
+                found = self.result(value)
+                self.bind(target, found, frozenset(self.reads))
+                self.reads |= read
+                return found
+            case ast.Lambda(args=ast.arguments(posonlyargs=[], vararg=None, kwonlyargs=[], kwarg=None, defaults=[])):
+                names, line = tuple(a.arg for a in node.args.args), ast.copy_location(ast.Return(node.body), node)
+                seen = self.bindings, self.functions
+                function = Inlined("lambda", names, {}, (line,), self.source.of(node), "", (), *seen)
+                return Callee("this lambda", function.signature, function)
             case ast.ListComp(elt=element, generators=loops) | ast.GeneratorExp(elt=element, generators=loops):
-                return self._sequence(node, self._each_of(loops, element))
+                return self.sequence(node, self.each_of(loops, element))
             case ast.Attribute():
                 return self._attribute(node)
             case ast.Subscript(value=inner, slice=index) if not self._is_type(inner):
@@ -201,77 +227,9 @@ class Expressions(Subscripts, Refused):
                 return Nothing()
         raise self.foreign(node)
 
-    def combined(self, node: ast.expr, op: ast.operator, left: Result, right: Result) -> Result:
-        """Arithmetic; sequences are joined with + and repeated with *."""
-        left, right = (one[0] if isinstance(one, Extremes) else one for one in (left, right))
-        if isinstance(left, tuple) and isinstance(right, tuple) and isinstance(op, ast.Add):
-            return self._sequence(node, left + right)
-        if isinstance(op, ast.Mult) and isinstance(left, tuple) and isinstance(right, Number) and right.integer:
-            return self._sequence(node, left * min(max(right.integer, 0), MAX_STATEMENTS + 1))
-        sides = (node.left, node.right) if isinstance(node, ast.BinOp) else (node, node)
-        row, terms = OPERATORS[type(op)], map(self.term_of, (left, right), sides)
-        return self.lowered(node, row.shape, row.lower, *terms)
-
-    def _compared(self, node: ast.Compare) -> Result:
-        """A comparison of tensors, or of what is known while the program is read."""
-        results = [self.result(one) for one in (node.left, *node.comparators)]
-        nodes = (node.left, *node.comparators)
-        if any(map(is_tensor, results)) and len(node.ops) > 1:
-            raise self.foreign(node)
-        held = True
-        for place, (op, (x, y)) in enumerate(zip(node.ops, itertools.pairwise(results), strict=True)):
-            known = sequences.compared(op, x, y)
-            if known is None and type(op) in OPERATORS:
-                row = OPERATORS[type(op)]
-                terms = (self.term_of(one, at) for one, at in zip((x, y), nodes[place:], strict=False))
-                made = self.lowered(node, row.shape, row.lower, *terms)
-                if not isinstance(made, Number):
-                    return made
-                known = sequences.truth(made)
-            if known is None:
-                raise self.foreign(node)
-            held = held and known
-        return Number.of(held)
-
-    def _sequence(self, node: ast.expr, found: Iterable[Result]) -> tuple[Result, ...]:
-        made: tuple[Result, ...] = self.settled(node, sequences.sequence, found)
-        return made
-
-    def _named(self, node: ast.expr, names: Sequence[object], values: Sequence[ast.expr]) -> Result:
-        made: Result = self.settled(node, sequences.named, names, map(self.result, values))
-        return made
-
-    def _each_of(self, loops: Sequence[ast.comprehension], element: ast.expr) -> Iterator[Result]:
-        """[x @ w for w in (A, B) if ...]: one for each."""
-        if not loops:
-            yield self.result(element)
-            return
-        outer, over, read = self.bindings, loops[0].iter, frozenset(self.reads)
-        for turn in self.settled(over, partial(sequences.elements, self.builder), self.result(over)):
-            self.turns += 1
-            if self.turns > MAX_STATEMENTS:
-                message = f"loops within expressions make more than {MAX_STATEMENTS:,} turns"
-                raise ProgramSizeError(message, hint="a program is one kernel, or a few", span=self.source.of(over))
-            self.bindings = outer.new_child()
-            self.bind(loops[0].target, turn, read)
-            if all(self.truth(test) for test in loops[0].ifs):
-                yield from self._each_of(loops[1:], element)
-        self.bindings = outer
-
-    def bind(self, target: ast.expr, turn: Result, read: frozenset[Binding]) -> None:
-        """Give a name, or several, what one turn of a loop is about; `read`: what the loop goes over."""
-        if isinstance(target, ast.Name):
-            self.bindings[target.id] = Binding(target.id, turn, self.source.of(target), read)
-        elif isinstance(target, ast.Tuple) and isinstance(turn, tuple) and len(turn) == len(target.elts):
-            for inner, part in zip(target.elts, turn, strict=True):
-                self.bind(inner, part, read)
-        else:
-            hint = "write for i in range(3):, or for i, w in enumerate((A, B)):"
-            raise ProgramSyntaxError("a loop has one name", hint=hint, span=self.source.of(target))
-
     def _known(self, name: str, family: str) -> Function | Inlined | None:
         """The function of a name: what modules or methods have, the program's own, the language's."""
-        known = name if family == OWN and name in self.own else BORROWED.get((family, name), SYNONYMS.get(name, name))
+        known = name if family == OWN and name in self.own else borrowed(family, name)
         known = DTYPE_NAMES[known].value if known in DTYPE_NAMES and known not in self.functions else known
         hidden = name.startswith("_") and not isinstance(self.source, Within)
         return None if hidden else self.functions.get(known)
@@ -288,8 +246,11 @@ class Expressions(Subscripts, Refused):
         match node:
             case ast.Name(id=name) if name not in self.bindings:
                 return self.modules.get(name)
-            case ast.Attribute(value=inner):
-                return self.family(inner)
+            case ast.Attribute(value=inner, attr=name):
+                found = self.family(inner)
+                if found is not None and name in (LAX, LINALG):
+                    return name
+                return found if found is None or self._known(name, found) is None else None
         return None
 
     def _attribute(self, node: ast.Attribute) -> Result:
@@ -308,29 +269,72 @@ class Expressions(Subscripts, Refused):
         found = self.result(node.value)
         return self.lowered(node, "", sequences.PROPERTIES[node.attr], found)
 
+    def _imported(self, node: ast.expr) -> ast.Attribute | None:
+        """What a name stands for that was imported."""
+        if not isinstance(node, ast.Name) or isinstance(self.source, Within) or node.id in {*self.own, *self.bindings}:
+            return None
+        return self.imported.get(node.id)
+
+    def change(self, target: ast.Name, made: Result) -> bool:
+        """A name stands for what its elements were changed to, and others that share them for nothing any more;
+        whether it stood for elements at all."""
+        held = self.bindings.get(target.id)
+        if held is None or not (is_tensor(held.term) or isinstance(held.term, tuple)):
+            return False
+        memory, place = [] if held.memory is None else held.memory, self.source.of(target)
+        memory.append(place)
+        self.bindings[target.id] = Binding(target.id, made, place, frozenset(self.reads), False, memory, len(memory))
+        return True
+
     def _call(self, node: ast.Call) -> Result:
+        """A call, and what it changes."""
+        if (imported := self._imported(node.func)) is not None:
+            func = ast.copy_location(imported, node.func)
+            node = ast.copy_location(ast.Call(func, node.args, node.keywords), node)
+        found, name = self._called(node), changed(node)
+        if name and is_tensor(found):
+            self.change(ast.copy_location(ast.Name(name), node), found)
+        return found
+
+    def _called(self, node: ast.Call) -> Result:
         """A function, by its own name, behind a module, or as the method of a tensor."""
-        if any(isinstance(argument, ast.Starred) for argument in node.args):
-            node = ast.copy_location(ast.Call(node.func, self._spread(node.args), node.keywords), node)
+        if any(isinstance(argument, ast.Starred) for argument in node.args) or None in [k.arg for k in node.keywords]:
+            node = ast.copy_location(ast.Call(node.func, self.spread(node.args), self.spelled(node.keywords)), node)
+        function: Function | Inlined | None = None
         match node.func:
+            case ast.Lambda() | ast.Subscript() | ast.IfExp() if isinstance(made := self.result(node.func), Callee):
+                assert isinstance(made.function, Function | Inlined)
+                family, first, name, function = OWN, None, "", made.function
             case ast.Name(id=name) if name in sequences.FOLDED and name not in {*self.own, *self.bindings}:
                 family, first = OWN, None
-                if (found := self._folded(node, name)) is not None:
+                if (found := self.folded(node, name)) is not None:
                     return found
             case ast.Attribute(value=inner, attr="prod") if self.family(inner) is not None and (
-                (found := self._folded(node, "prod")) is not None
+                (found := self.folded(node, "prod")) is not None
             ):
                 return found
+            case ast.Attribute(value=inner, attr="range" | "static_range") if self.family(inner) == TRITON:
+                called = ast.copy_location(ast.Name("range"), node)
+                return self._called(ast.copy_location(ast.Call(called, node.args, []), node))
             case ast.Name(id="dict") if not node.args and "dict" not in {*self.own, *self.bindings}:
-                return self._named(node, [k.arg for k in node.keywords], [k.value for k in node.keywords])
+                return self.named(node, [(Text(k.arg or ""), self.result(k.value)) for k in node.keywords])
             case ast.Name(id="map") if "map" not in {*self.own, *self.bindings} and len(node.args) == 2:
-                return self._mapped(node, *node.args)
+                return self.mapped(node, *node.args)
             case ast.Name(id=name):
                 family, first = OWN, None
+            case ast.Attribute(value=ast.Attribute(value=inner, attr=name), attr="reduce") if (
+                self.family(inner) is not None and name in REDUCED
+            ):
+                first_axis = [] if node.args[1:] or node.keywords else [ast.copy_location(ast.Constant(0, "0"), node)]
+                reducing = ast.copy_location(ast.Attribute(inner, REDUCED[name]), node)
+                call = ast.Call(reducing, [*node.args, *first_axis], node.keywords)
+                return self._called(ast.copy_location(call, node))
             case ast.Attribute(value=ast.Subscript(value=ast.Attribute(value=inner, attr="at")) as part, attr=name):
                 return self.at(node, ast.copy_location(ast.Subscript(inner, part.slice), part), name)
             case ast.Attribute(value=inner, attr=name):
                 family = self.family(inner) or METHOD
+                if family == METHOD and isinstance(inner, ast.Attribute) and self.family(inner.value) is not None:
+                    self.term(inner)  # no function has methods
                 first = inner if family == METHOD else None
                 if first is not None and (name in EITHER or name in ("max", "min")):
                     several = TORCH if len(node.args) > 2 else METHOD  # NumPy's have two arguments
@@ -349,16 +353,25 @@ class Expressions(Subscripts, Refused):
             name not in self.own and (first is None or name == "float")
         ):
             given = [self.result(argument) for argument in ([first] if first is not None else node.args)]
-            return self._settled_call(node, name, given)
-        function = self._function(node.func, name, family)
+            words = {k.arg: self.result(k.value) for k in node.keywords if k.arg}
+            return self._settled_call(node, name, given, words)
+        function = function or self._function(node.func, name, family)
+        if isinstance(function, Inlined) and function.formula is not None:
+            function = function.formula() or function
         if isinstance(function, Inlined) and function.place is not None:
             return self._inline(function, self.parameters(node, function, first), node)
+        if isinstance(function, Function) and (lead := first or next(iter(node.args), None)) is not None:
+            found = self._ahead[lead] = self.result(lead)
+            if isinstance(found, Picked):
+                del self._ahead[lead]
+                return self.of_picked(node, function, found, [lead, *node.args[first is None :]])
         node, dtype = self._options(node, function, first)
         if isinstance(function, Inlined):
             found = self._inline(function, self.parameters(node, function, first), node)
         else:
             loose = family in (TORCH, METHOD)
-            found = self.lowered(node, function.shape, function.lower, *self.arguments(node, function, first, loose))
+            values = self.arguments(node, function, first, loose)
+            found = plain(self.lowered(node, function.shape, function.lower, *values))
         return found if dtype is None else self._settled_call(node, "_cast", [found, dtype])
 
     def _options(
@@ -390,50 +403,14 @@ class Expressions(Subscripts, Refused):
         assert isinstance(node.args[1], ast.Constant)
         return self.lowered(node, "", patterns.rearranged, given[0], node.args[1].value, extents, fold)
 
-    def _mapped(self, node: ast.Call, function: ast.expr, over: ast.expr) -> Result:
-        """map(f, (A, B)): f of each."""
-        calls = []
-        for turn in self.settled(over, partial(sequences.elements, self.builder), self.result(over)):
-            argument = ast.copy_location(ast.Name(""), over)
-            self._ahead[argument] = turn
-            calls.append(ast.copy_location(ast.Call(function, [argument], []), node))
-        return self._sequence(node, map(self.result, calls))
-
-    def _spread(self, nodes: Sequence[ast.expr]) -> list[ast.expr]:
-        """The nodes, *t written out as t[0], t[1], ..."""
-        made: list[ast.expr] = []
-        for node in nodes:
-            if not isinstance(node, ast.Starred):
-                made.append(node)
-                continue
-            found = self.result(node.value)
-            if not isinstance(found, tuple):
-                raise self.foreign(node)
-            for at in range(len(found)):
-                index = ast.copy_location(ast.Constant(at, str(at)), node)
-                made.append(ast.copy_location(ast.Subscript(node.value, index), node))
-        return made
-
-    def _folded(self, node: ast.Call, name: str) -> Result | None:
-        """Python's own sum of a sequence, max and min of numbers; None where the call is of a tensor. What was read of
-        the arguments is not read again."""
-        given = tuple(self.result(argument) for argument in node.args)
-        parts = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
-        if node.keywords or (parts is given and (len(given) < 2 or not all(isinstance(g, Number) for g in given))):
-            self._ahead.update(zip(node.args, given, strict=True))
-            return None
-        terms = [self.term_of(part, node) for part in parts]
-        total: Result = terms[0] if terms else Number.of(name == "prod")
-        for term in terms[1:]:
-            total = self.lowered(node, "", sequences.FOLDED[name], total, term)
-        return total
-
-    def _settled_call(self, node: ast.Call, name: str, given: list[Result]) -> Result:
-        function = sequences.SPECIAL[name]
+    def _settled_call(
+        self, node: ast.Call, name: str, given: list[Result], words: Mapping[str, Result] | None = None
+    ) -> Result:
+        function = partial(sequences.SPECIAL[name], **(words or {}))
         try:
             inspect.signature(function).bind(self.builder, *given)
         except TypeError:
-            message = f"{name} does not take {count(len(given), 'argument')}"
+            message = f"{name} does not take {', '.join([count(len(given), 'argument'), *(words or ())])}"
             raise ProgramSyntaxError(message, hint="as in Python", span=self.source.of(node)) from None
         return self.lowered(node, "", function, *given)
 
@@ -455,7 +432,7 @@ class Expressions(Subscripts, Refused):
             self.reads.add(binding)
             if binding.memory is not None and len(binding.memory) > binding.written:
                 line = binding.memory[binding.written].line
-                hint = f"write {name} = ....clone() to keep what it was, or read it anew behind line {line}"
+                hint = f"in NumPy and PyTorch {name} changes, too: what line {line} writes to begins with ....clone()"
                 message = f"{name} shares its elements with what line {line} writes to"
                 raise ProgramSyntaxError(message, hint=hint, span=self.source.of(node))
             return binding.term
@@ -492,7 +469,6 @@ class Expressions(Subscripts, Refused):
         if found is None:
             if isinstance(node, ast.Attribute) and family == METHOD:
                 self.result(node.value)
-            hint = function_hint(name, map(shown, self.functions))
+            hint = function_hint(name, [shown(known) for known in self.functions if known[0] != "_"])
             raise UnknownNameError(f"there is no function {name}", hint=hint, span=self.source.of(node))
         return found
-

@@ -11,7 +11,7 @@ import ast
 
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import ApplyAttrs, OpKind
-from mirage_nb.lang import lowering, masks, norms, reductions, views
+from mirage_nb.lang import lowering, masks, norms, ranges, reductions, views
 from mirage_nb.lang.einsum import einsum
 from mirage_nb.lang.signature import Function, Kind, Operator, Parameter
 
@@ -72,7 +72,7 @@ FUNCTIONS: dict[str, Function] = {
         _elementwise(OpKind.RELU, "relu", "x where it is positive, else 0"),
         Function("pow", (_TERM, Parameter("exponent", Kind.NUMBER)), "x ** exponent", _SAME, lowering.power,
                  "pow(X, 1.5)", "X ** 1.5"),
-        Function("clamp", (_X, Parameter("low", Kind.NUMBER, "None"), Parameter("high", Kind.NUMBER, "None")),
+        Function("clamp", (_X, Parameter("low", Kind.TERM, "None"), Parameter("high", Kind.TERM, "None")),
                  "x, at least low and at most high; one of them may be left out", _SAME, lowering.clamp,
                  "clamp(X, 0.5, 1)"),
         _formula("log", "the natural logarithm", "log(x)"),
@@ -84,7 +84,7 @@ FUNCTIONS: dict[str, Function] = {
         _formula("cos", "the cosine", "cos(x)"),
         _formula("abs", "the magnitude", "abs(x)"),
         _formula("sign", "-1, 0 or 1", "sign(x)"),
-        _formula("floor", "the largest integer that is not above x", "floor(x)"),
+        Function("floor", (_TERM,), "the largest integer that is not above x", _SAME, lowering.floor, "floor(X)"),
         _formula("step", "1 where x is at least 0, else 0", "step(x)"),
         _formula("softplus", "log(1 + exp(x))", "maximum(x, 0) + log1p(exp(-abs(x)))"),
         _formula("logsigmoid", "log(sigmoid(x))", "minimum(x, 0) - log1p(exp(-abs(x)))"),
@@ -206,7 +206,7 @@ OPERATORS: dict[type[ast.AST], Operator] = {
         Operator(ast.Div, "x / y", "the quotient", _BROADCAST, lowering.divide, "X / Y"),
         Operator(ast.MatMult, "x @ y", "the matrix product of the last two dimensions",
                  "[..., m, k] @ [..., k, n] is [..., m, n]; leading dimensions broadcast", lowering.matmul, "X @ W"),
-        Operator(ast.Pow, "x ** c", "the power; c is a constant", _SAME, lowering.power, "X ** -0.5", "rsqrt(X)"),
+        Operator(ast.Pow, "x ** c", "the power; c is a constant", _SAME, ranges.raised, "X ** -0.5", "rsqrt(X)"),
         Operator(ast.FloorDiv, "x // y", "the largest integer that is not above x / y", _BROADCAST,
                  lowering.floor_divide, "X // 0.5 * (7 // 2)", "floor(X / 0.5) * 3"),
         Operator(ast.Mod, "x % y", "what is left of x, with the sign of y", _BROADCAST, lowering.remainder,
@@ -220,6 +220,8 @@ OPERATORS: dict[type[ast.AST], Operator] = {
                  "where((X > 1) & (Y > 1), X, 0)"),
         Operator(ast.BitOr, "m | n", "1 where one of two masks is", _BROADCAST, masks.either,
                  "where((X > 1) | (Y > 1), X, Y)"),
+        Operator(ast.BitXor, "m ^ n", "1 where one of two masks is, and not the other", _BROADCAST, masks.differing,
+                 "where((X > 1) ^ (Y > 1), X, Y)"),
         Operator(ast.Invert, "~m", "1 where the mask is 0", _SAME, masks.opposite, "where(~(X > 1), X, 0)"),
         Operator(ast.Subscript, "x[i, 1:3, ::2, None, ...]",
                  "elements and parts as in NumPy; indices and bounds are integer constants, None is a new axis; "

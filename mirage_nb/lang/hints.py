@@ -29,15 +29,16 @@ ABSENT: dict[str, str] = {
     "whole numbers have no bits here: of a byte, x // 16 and x % 16 are the two halves": (
         "bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift left_shift right_shift"
     ),
-    "it is a sum of slices: sum(h[i] * x[i : i + n] for i in range(k))": "convolve correlate",
     "write cummax(x, axis), cummin, cumsum or cumprod": "accumulate",
     "which elements are read or written may not depend on values: do that before or after the program": (
-        "scatter scatter_add index_add index_put masked_select masked_scatter nonzero_static"
+        "index_put masked_select masked_scatter nonzero_static"
     ),
     "programs have no random numbers: pass them in as an input": (
-        "dropout rand randn randint bernoulli multinomial normal uniform rand_like randn_like"
+        "rand randn randint bernoulli multinomial normal uniform rand_like randn_like"
     ),
+    "conditions of values choose elements: where(condition, A, B)": "cond switch while_loop",
     "it is not made of sums, products and elementwise functions: leave it outside the program": (
+        "polyfit "
         "conv3d conv_transpose1d conv_transpose2d max_pool3d avg_pool3d unfold fold "
         "grid_sample fft ifft rfft svd qr inv det solve cholesky eig eigh lstsq matrix_exp"
     ),
@@ -45,6 +46,7 @@ ABSENT: dict[str, str] = {
         "cuda cpu numpy item tolist requires_grad_ backward eval train zero_grad synchronize pin_memory"
     ),
     "tensors have their batch as a leading axis, over which functions go by themselves: call f itself": "vmap pmap jit",
+    "what a thing is, is known: leave the question out": "isinstance hasattr getattr type callable",
     "programs print nothing: leave it out, or return it": "print",
     "write attention(Q, K, V, is_causal=True), or softmax(Q @ K.T * scale) @ V": "flash_attention",
     "write it out: silu(A) * B, or with gelu or sigmoid": "swiglu geglu reglu",

@@ -21,8 +21,15 @@ from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.limits import MAX_POWER
-from mirage_nb.lang.views import SCALAR, reshaped
+from mirage_nb.lang.views import reshaped, shaped
 
+STEPS: dict[type[ast.cmpop], str] = {
+    ast.GtE: "step(x)",
+    ast.Gt: "1 - step(-x)",
+    ast.Eq: "step(x) * step(-x)",
+    ast.NotEq: "1 - step(x) * step(-x)",
+}
+"""Comparisons of a difference with zero, as formulas."""
 ZERO, ONE, MINUS_ONE, HALF = (Number.of(Fraction(v)) for v in ("0", "1", "-1", "1/2"))
 
 
@@ -109,7 +116,7 @@ def matmul(b: Builder, x: Term, y: Term) -> Term:
     made = b.emit(OpKind.MATMUL, left, right)
     *lead, rows, columns = b.shape(made)
     kept = (*lead, *(() if row else (rows,)), *(() if column else (columns,)))
-    return reshaped(b, made, kept or SCALAR)
+    return shaped(b, made, kept)
 
 
 def floor_divide(b: Builder, x: Term, y: Term) -> Term:
@@ -120,7 +127,18 @@ def floor_divide(b: Builder, x: Term, y: Term) -> Term:
         return floor_divide(b, negate(b, b.tensor(x, "//")), constants.negate(y))
     if is_whole(b, x) and is_whole(b, y):
         x = add(b, x, HALF if isinstance(y, Number) else scale(b, b.tensor(_SIGN(b, y), "//"), HALF))
-    return _FLOOR(b, divide(b, x, y))
+    return FLOOR(b, divide(b, x, y))
+
+
+def floor(b: Builder, x: Term) -> Term:
+    """The largest whole number not above x; of a multiple of 1 / n half a step is added, as in x // n."""
+    op = None if isinstance(x, Number) else b.definition(x)
+    factor = b.number(Value(op.inputs[1])) if op is not None and op.kind is OpKind.MUL else None
+    if op is not None and factor is not None and factor.rational is not None and is_whole(b, Value(op.inputs[0])):
+        steps = factor.rational.denominator
+        if steps & (steps - 1):  # powers of two are exact
+            x = add(b, x, Number.of(Fraction(1, 2 * steps)))
+    return FLOOR(b, x)
 
 
 def remainder(b: Builder, x: Term, y: Term) -> Term:
@@ -128,6 +146,20 @@ def remainder(b: Builder, x: Term, y: Term) -> Term:
     if isinstance(x, Number) and isinstance(y, Number):
         return constants.remainder(x, y)
     return subtract(b, x, multiply(b, floor_divide(b, x, y), y))
+
+
+def is_mask(b: Builder, x: Term) -> bool:
+    """Whether a tensor is known to hold ones and zeros only."""
+    op = b.definition(x) if not isinstance(x, Number) else None
+    if op is None:
+        return x in b.masks
+    if isinstance(op.attrs, ApplyAttrs):
+        return op.attrs.formula in STEPS.values()
+    if op.kind is OpKind.SUB:
+        return b.number(Value(op.inputs[0])) == ONE and is_mask(b, Value(op.inputs[1]))
+    if op.kind in (OpKind.SQR, OpKind.CAST, OpKind.MUL, OpKind.MAXIMUM) or Trait.VIEW in OPS[op.kind].traits:
+        return all(is_mask(b, Value(v)) for v in op.inputs)
+    return False
 
 
 def is_whole(b: Builder, x: Term) -> bool:
@@ -147,7 +179,7 @@ def _stays_whole(b: Builder, value: Value, known: Collection[int]) -> bool:
     if op is None:
         return value in b.whole
     if isinstance(op.attrs, ApplyAttrs):
-        return op.attrs.formula.partition("(")[0] in ("floor", "sign", "step")
+        return op.attrs.formula in _WHOLE or (op.attrs.formula == "abs(x)" and op.inputs[0] in known)
     if op.kind is OpKind.CONST:
         number = b.number(value)
         return number is not None and number.integer is not None
@@ -169,7 +201,9 @@ def power(b: Builder, x: Term, exponent: Term) -> Term:
     if value is None:
         raise ProgramSyntaxError("the exponent of ** must be rational", hint="write it as a decimal number")
     if value == 0:
-        raise ProgramSyntaxError("x ** 0 is 1 everywhere", hint="write 1")
+        ones = b.tensor(_ONES(b, x), "**")
+        b.fills[ones] = ONE
+        return ones
     if value < 0 and (-value == Fraction(1, 2) or _small_integer(-value)):
         return divide(b, ONE, power(b, x, constants.negate(exponent)))
     if value == Fraction(1, 2):
@@ -226,8 +260,11 @@ def rsqrt(b: Builder, x: Term) -> Term:
     return divide(b, ONE, sqrt(b, x))
 
 
-def clamp(b: Builder, x: Value, low: Number | None, high: Number | None) -> Term:
+def clamp(b: Builder, x: Value, low: Term | None, high: Term | None) -> Term:
     """x, at least low and at most high."""
+    if isinstance(low, int) or isinstance(high, int):
+        raised = x if low is None else maximum(b, x, low)
+        return raised if high is None else minimum(b, raised, high)
     limits = [None if limit is None else limit.attrs().value for limit in (low, high)]
     if low is None and high is None:
         raise ProgramSyntaxError("clamp needs a limit", hint="clamp(x, low, high), or one of low= and high=")
@@ -286,6 +323,11 @@ def formula_of(name: str, text: str, *parameters: str) -> Callable[..., Term]:
     return lower
 
 
+def formula_at(text: str, x: Number) -> Number:
+    """What a formula is of a constant."""
+    return formula.fold(formula.read(text), x, Number.of, _OF_NUMBERS)
+
+
 def exp(b: Builder, x: Term) -> Term:
     """e to the power of x."""
     return _OF_NUMBERS["exp"](x) if isinstance(x, Number) else b.emit(OpKind.EXP, x)
@@ -310,4 +352,7 @@ _OF_NUMBERS: dict[str, Callable[..., Number]] = {
     "neg": constants.negate, "pow": lambda x, exponent: constants.power(x, Number.of(exponent)),
 }  # fmt: skip
 """The functions of formulas, of constants."""
-_FLOOR, _SIGN = formula_of("floor", "floor(x)"), formula_of("sign", "sign(x)")
+FLOOR, _SIGN = formula_of("floor", "floor(x)"), formula_of("sign", "sign(x)")
+_ONES = formula_of("ones", "step(step(x))")
+_WHOLE = frozenset({"floor(x)", "sign(x)", "step(x)", "sign(x) * floor(abs(x))", *STEPS.values()})
+"""Formulas that make whole numbers of any."""

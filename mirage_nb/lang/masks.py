@@ -16,29 +16,20 @@ from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import (
     EXACT,
-    OPS,
-    ApplyAttrs,
     ArangeAttrs,
     DimAttrs,
     OpKind,
     PadAttrs,
-    Trait,
     WhereAttrs,
     show_shape,
 )
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Infinity, Result, Term, Value
 from mirage_nb.lang.constants import Number
-from mirage_nb.lang.lowering import ONE, ZERO, add, cast, formula_of, multiply, scale, subtract
+from mirage_nb.lang.lowering import ONE, STEPS, ZERO, add, cast, formula_of, is_mask, multiply, scale, subtract
+from mirage_nb.lang.ranges import bounds
 from mirage_nb.lang.views import reshaped, transpose
 
-STEPS: dict[type[ast.cmpop], str] = {
-    ast.GtE: "step(x)",
-    ast.Gt: "1 - step(-x)",
-    ast.Eq: "step(x) * step(-x)",
-    ast.NotEq: "1 - step(x) * step(-x)",
-}
-"""Comparisons of a difference with zero, as formulas."""
 _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.GtE, ast.Lt: ast.Gt}
 _STEP = {kind: formula_of("compared", text) for kind, text in STEPS.items()}
 
@@ -66,23 +57,10 @@ def _stands_behind(x: Term, y: Term) -> bool:
     return isinstance(y, int) and (isinstance(x, Number) or x > y)
 
 
-def is_mask(b: Builder, x: Term) -> bool:
-    """Whether a tensor is known to hold ones and zeros only."""
-    op = b.definition(x) if not isinstance(x, Number) else None
-    if op is None:
-        return x in b.masks
-    if isinstance(op.attrs, ApplyAttrs):
-        return op.attrs.formula in STEPS.values()
-    if op.kind is OpKind.SUB:
-        return b.number(Value(op.inputs[0])) == ONE and is_mask(b, Value(op.inputs[1]))
-    if op.kind in (OpKind.SQR, OpKind.CAST, OpKind.MUL, OpKind.MAXIMUM) or Trait.VIEW in OPS[op.kind].traits:
-        return all(is_mask(b, Value(v)) for v in op.inputs)
-    return False
-
-
 def _mask(b: Builder, x: Term, what: str) -> Value:
     if isinstance(x, Number) or not is_mask(b, x):
-        raise ProgramSyntaxError(f"{what} takes masks", hint="masks are comparisons: (X > 0) & (X < Y)")
+        hint = "masks are comparisons: (X > 0) & (X < Y)"
+        raise ProgramSyntaxError(f"{what} takes masks", hint=f"{hint}; a power is written **" if what == "^" else hint)
     return x
 
 
@@ -96,6 +74,11 @@ def either(b: Builder, x: Term, y: Term) -> Term:
     """x | y: the maximum of two masks."""
     one, other = _mask(b, x, "|"), _mask(b, y, "|")
     return one if one == other else b.emit(OpKind.MAXIMUM, one, other)
+
+
+def differing(b: Builder, x: Term, y: Term) -> Term:
+    """x ^ y: where one of two masks is, and not the other."""
+    return comparison(ast.NotEq)(b, _mask(b, x, "^"), _mask(b, y, "^"))
 
 
 def opposite(b: Builder, x: Term) -> Term:
@@ -168,7 +151,7 @@ def arange(b: Builder, start: int | Number, stop: int | Number | None = None, st
     first, last, by = map(_rational, (0, start, step) if stop is None else (start, stop, step))
     if by == 0:
         raise ShapeError("an arange that never ends", hint="its step is not 0")
-    count = math.ceil((last - first) / by)
+    count = math.ceil((float(last) - float(first)) / float(by))  # as NumPy and PyTorch do, in doubles
     if count < 1:
         raise ShapeError("this arange has no element", hint="arange(n) has the numbers 0 to n - 1")
     if max(abs(first), abs(first + (count - 1) * by), Fraction(count)) > EXACT[DType.F32]:
@@ -241,6 +224,11 @@ TERMS = 4
 """Entries of a table in one formula, which has a largest length."""
 
 
+def is_table(found: Result) -> bool:
+    """Whether these are numbers, or rows of them."""
+    return isinstance(found, tuple) and all(isinstance(one, Number) or is_table(one) for one in found)
+
+
 def table(b: Builder, entries: Result) -> Result:
     """Numbers in [ ], or in rows of them, as a tensor: functions of the place that are 0 at all others."""
     if not isinstance(entries, tuple):
@@ -274,9 +262,23 @@ def diagonal(b: Builder, extent: int) -> Value:
     return b.tensor(one_hot(b, b.tensor(arange(b, extent, None, 1), "a diagonal"), extent), "a diagonal")
 
 
+def below_zero(b: Builder, x: Value) -> Value:
+    """Where a tensor is negative."""
+    return b.tensor(comparison(ast.Lt)(b, x, ZERO), "a comparison")
+
+
+def _from_zero(b: Builder, index: Value, extent: int) -> Value:
+    """Places counted from 0, where an index of the program's own making may count from the end; inputs count from 0."""
+    within = bounds(b, index)
+    if within is None or within[0] >= 0:
+        return index
+    return b.tensor(add(b, index, scale(b, below_zero(b, index), Number.of(extent))), "an index")
+
+
 def take(b: Builder, x: Value, index: Value, axis: int) -> Term:
     """The elements of an axis that an index names: a product with ones at their places."""
     shape, extent = b.shape(x), b.shape(x)[axis]
+    index = _from_zero(b, index, extent)
     picked = b.tensor(cast(b.dtype(x))(b, one_hot(b, index, extent)), "take")
     order = (axis, *(d for d in range(len(shape)) if d != axis))
     rows = reshaped(b, b.tensor(transpose(b, x, order), "take"), (extent, math.prod(shape) // extent))
@@ -294,8 +296,8 @@ def picked_together(b: Builder, x: Value, indices: list[Value]) -> Term:
     if len(shapes) > 1 or len(indices) > len(b.shape(x)):
         found = " and ".join(sorted(map(show_shape, shapes)))
         raise ShapeError(f"indices {found} of {show_shape(b.shape(x))}", hint="indices have one shape, one an axis")
-    *first, last = indices
     lead = b.shape(x)[: len(indices)]
+    *first, last = (_from_zero(b, index, extent) for index, extent in zip(indices, lead, strict=True))
     op = b.definition(indices[0])
     if len(indices) == len(b.shape(x)) == 2 and op is not None and op.attrs == ArangeAttrs(lead[0]):  # one of each row
         return reshaped(b, b.tensor(gather(b, x, reshaped(b, last, (lead[0], 1)), 1), "an index"), (lead[0],))
@@ -321,7 +323,7 @@ def gather(b: Builder, x: Value, index: Value, axis: int) -> Term:
         whole, less = map(Value, op.inputs)
         if b.shape(whole) == shape and len(b.shape(less)) == len(shape) and b.shape(less)[axis] == 1:
             return subtract(b, gather(b, whole, index, axis), less)
-    picked = one_hot(b, index, shape[axis])
+    picked = one_hot(b, _from_zero(b, index, shape[axis]), shape[axis])
     order = (*rest, axis)
     table = b.tensor(transpose(b, x, order), "gather")
     table = reshaped(b, table, (*b.shape(table)[:-1], 1, shape[axis]))

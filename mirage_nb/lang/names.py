@@ -13,14 +13,16 @@ from mirage_nb.lang.builder import Infinity, Nothing, Text
 from mirage_nb.lang.constants import Number, literal
 
 NUMPY, TORCH, EINOPS, METHOD, OWN = "numpy", "torch", "einops", "method", ""
+LAX, TRITON, LINALG = "lax", "triton", "linalg"
 """Where the name of a function stands: behind a module of the one or the other, behind a tensor, or alone."""
 
 MODULES: dict[str, str] = {
-    **dict.fromkeys(("np", "numpy", "jnp", "jax", "lax", "math", "scipy", "triton", "tl"), NUMPY),
+    **dict.fromkeys(("np", "numpy", "jnp", "jax", "math", "scipy"), NUMPY),
+    "lax": LAX, "triton": TRITON, "tl": TRITON, "linalg": LINALG,
     **dict.fromkeys(("torch", "F", "nn"), TORCH),
     **dict.fromkeys(("einops", "typing", "functools", "jaxtyping"), EINOPS),
 }
-"""Modules that every program knows, and those that it may import, by the first part of their names."""
+"""Modules that every program knows, and those that it may import, by the first part of their names, or the last."""
 
 WHOLE = frozenset({
     *(f"{kind}{bits}" for kind in ("i", "u", "int", "uint") for bits in (8, 16, 32, 64)),
@@ -43,18 +45,21 @@ SYNONYMS: dict[str, str] = {
     "concatenate": "cat",
     **dict.fromkeys(("clip",), "clamp"),
     **dict.fromkeys(("absolute", "fabs"), "abs"),
-    **dict.fromkeys(("mm", "bmm", "mv", "dot"), "matmul"),
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "batch_matmul"), "matmul"),
     **dict.fromkeys(("contiguous", "detach", "clone", "copy", "ascontiguousarray"), "same"),
     **dict.fromkeys(("array", "asarray"), "tensor"),
     **dict.fromkeys(("astype", "to", "type"), "cast"),
     "amax": "max", "amin": "min", "view": "reshape", "permute": "transpose", "swish": "silu", "prelu": "leaky_relu",
     "expand_dims": "unsqueeze", "movedim": "moveaxis", "swapdims": "swapaxes", "broadcast_to": "expand",
-    "vdot": "matmul", "vector_norm": "norm", "sgn": "sign", "expit": "sigmoid",
+    "radians": "deg2rad", "degrees": "rad2deg",
+    "vector_norm": "norm", "sgn": "sign", "expit": "sigmoid",
     "float_power": "pow", "trapz": "trapezoid", "rint": "round", "fix": "trunc",
     "mod": "remainder", "negative": "neg", "mul": "multiply", "sub": "subtract", "div": "divide", "ravel": "flatten",
-    "t": "transpose", "empty": "zeros", "empty_like": "zeros_like", "diagonal": "diag",
+    "t": "transpose", "empty": "zeros", "empty_like": "zeros_like",
     "zero": "zeros_like", "fill": "full_like",
-    "scaled_dot_product_attention": "attention", "take_along_dim": "gather", "power": "pow",
+    "scaled_dot_product_attention": "attention", "take_along_dim": "gather", "power": "pow", "integer_pow": "pow",
+    "ger": "outer", "true_divide": "divide", "fmax": "maximum", "fmin": "minimum", "identity": "eye",
+    "trans": "transpose", "nelement": "numel", "stop_gradient": "same", "logistic": "sigmoid", "rem": "fmod",
 }  # fmt: skip
 """Other names of functions, which mean the same wherever they stand."""
 
@@ -63,6 +68,12 @@ AT: dict[str, ast.operator | None] = {
     "divide": ast.Div(), "power": ast.Pow(),
 }  # fmt: skip
 """What JAX writes behind x.at[...], and the operator of NumPy that does so."""
+
+REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
+"""What NumPy's np.add.reduce(x) and its like are, which go over the first axis."""
+
+LOGICAL = frozenset("eq ne gt ge lt le logical_and logical_or logical_not logical_xor isclose bool cast same".split())
+"""Functions of the prelude whose masks are truth values; those of others are numbers."""
 
 IGNORED = frozenset({
     "device", "requires_grad", "inplace", "memory_format", "non_blocking", "layout", "pin_memory", "order", "copy",
@@ -74,15 +85,30 @@ BORROWED: dict[tuple[str, str], str] = {
     **{(TORCH, name): f"torch_{name}" for name in (
         "split", "softmax", "log_softmax", "gelu", "pad", "meshgrid", "var", "std", "gather", "layer_norm", "rms_norm",
         "group_norm", "cross_entropy", "nll_loss", "max", "min", "transpose", "select", "cummax", "cummin",
+        "gradient", "softplus", "cross",
     )},
+    **{(METHOD, name): f"numpy_{name}" for name in ("cumsum", "cumprod", "dot")},
+    **{(LAX, name): f"lax_{name}" for name in ("clamp", "cumsum", "round", "select")},
+    **{(TRITON, name): f"triton_{name}" for name in ("dot", "softmax")},
+    (LAX, "max"): "maximum", (LAX, "min"): "minimum", (TRITON, "cumsum"): "lax_cumsum", (LINALG, "norm"): "linalg_norm",
+    (METHOD, "where"): "torch_where",
     **{(METHOD, name): f"torch_{name}" for name in (
         "split", "softmax", "log_softmax", "gather", "max", "min", "transpose", "select", "cummax", "cummin",
     )},
-    **{(NUMPY, name): f"numpy_{name}" for name in ("split", "pad", "transpose")},
+    **{(NUMPY, name): f"numpy_{name}" for name in (
+        "split", "pad", "transpose", "select", "cumsum", "cumprod", "dot", "gelu",
+    )},
     **{(family, "concat"): "cat" for family in (NUMPY, TORCH)},
     (NUMPY, "repeat"): "repeat_interleave", (TORCH, "repeat"): "torch_repeat",
 }  # fmt: skip
 """Functions that are other ones behind a module, or behind a tensor."""
+
+
+def borrowed(family: str, name: str) -> str:
+    """The language's own name of what a module has under this one; JAX and Triton follow NumPy except where told."""
+    after = NUMPY if family in (LAX, TRITON) else family
+    return BORROWED.get((family, name), BORROWED.get((after, name), SYNONYMS.get(name, name)))
+
 
 EITHER: dict[str, str] = {
     "var": "NumPy divides by n, PyTorch by n - 1: write np.var(x, ...) or torch.var(x, ...)",
@@ -97,8 +123,10 @@ SPELLED: dict[str, str] = {
 """Keywords that say of such a method which of them is meant."""
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
-    "axis": ("dim", "dims", "axes"),
-    "keepdims": ("keepdim",),
+    "axis": ("dim", "dims", "axes", "dimension"),
+    "axis1": ("dim1",),
+    "axis2": ("dim2",),
+    "keepdims": ("keepdim", "keep_dims"),
     "low": ("min", "a_min", "min_val"),
     "high": ("max", "a_max", "max_val"),
     "x": ("input", "a", "tensors"),
@@ -111,7 +139,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "classes": ("num_classes",),
     "extents": ("shape", "size"),
     "p": ("ord",),
-    "k": ("diagonal",),
+    "k": ("diagonal", "offset"),
     "pad_widths": ("pad",),
     "reps": ("dims",),
     "steps": ("num",),

@@ -15,7 +15,7 @@ from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.ir.ops import OpKind, show_shape
 from mirage_nb.lang.builder import Builder, Result, Term
 from mirage_nb.lang.reductions import mean, minimum, product, reduction
-from mirage_nb.lang.views import SCALAR, expand, reshaped, stacked, transpose
+from mirage_nb.lang.views import SCALAR, expand, reshaped, shaped, stacked, transpose
 
 _HINT = 'for example rearrange(x, "b t (h d) -> b h t d", h=4)'
 _TOKEN = re.compile(r"\s*(\(|\)|\.\.\.|\w+)")
@@ -54,7 +54,7 @@ def rearranged(b: Builder, x: Result, pattern: str, extents: Mapping[str, int], 
     made = b.tensor(transpose(b, made, tuple(kept.index(n) for n in order)), "a pattern") if order else made
     spread = tuple(known[n] if n in kept else 1 for n in wanted) or SCALAR
     made = b.tensor(expand(b, reshaped(b, made, spread), tuple(known[n] for n in wanted) or SCALAR), "a pattern")
-    return reshaped(b, made, tuple(math.prod(known[n] for n in group) for group in right) or SCALAR)
+    return shaped(b, made, tuple(math.prod(known[n] for n in group) for group in right))
 
 
 def lettered(pattern: str) -> str:

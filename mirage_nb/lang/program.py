@@ -16,13 +16,13 @@ from pathlib import Path
 from mirage_nb.errors import FormatError, OptionError, SourceSpan
 from mirage_nb.ir.graph import KernelGraph, Size
 from mirage_nb.ir.sizes import size_of, sized
-from mirage_nb.lang.constants import Number, shorten
+from mirage_nb.lang.constants import Number
 from mirage_nb.lang.limits import MAX_TEXT
 from mirage_nb.lang.remarks import Remark
 from mirage_nb.lang.sizes import Ends, check_size
 from mirage_nb.lang.source import read
 from mirage_nb.lang.statements import Statements
-from mirage_nb.typed import check_types
+from mirage_nb.typed import typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ class TensorProgram:
         return self.graph.output_names
 
 
+@typed
 def parse(text: str, *, name: str = "", sizes: Mapping[str, int | range] | None = None) -> TensorProgram:
     """Read a tensor program; its text is never executed.
 
@@ -85,7 +86,6 @@ def parse(text: str, *, name: str = "", sizes: Mapping[str, int | range] | None 
     Raises:
         MirageError: one of its subclasses, with the place of the mistake and a hint.
     """
-    check_types(parse, {"text": text, "name": name})
     source, tree = read(text)
     given = _checked_sizes(sizes or {})
     read_ = Statements(source, tree, given).read()
@@ -104,6 +104,7 @@ def parse(text: str, *, name: str = "", sizes: Mapping[str, int | range] | None 
     return TensorProgram(name, text, read_.graph, read_.spans, read_.sizes, read_.remarks, smaller)
 
 
+@typed
 def load(
     path: str | os.PathLike[str], *, name: str = "", sizes: Mapping[str, int | range] | None = None
 ) -> TensorProgram:
@@ -115,7 +116,6 @@ def load(
         FormatError: the file cannot be read, or is not UTF-8.
         MirageError: as `parse`.
     """
-    check_types(load, {"path": path})
     file = Path(path)
     try:
         with file.open(encoding="utf-8-sig") as stream:
@@ -134,11 +134,5 @@ def _checked_sizes(sizes: Mapping[str, int | range]) -> dict[str, Number | Ends]
                 raise OptionError(f"size {name} is {value}", hint=f"for example {name}=range(1, 65): 1 to 64")
             checked[name] = Ends(Size(name, value[0], value[-1]))
             continue
-        try:
-            index = None if isinstance(value, bool) else operator.index(value)
-        except TypeError:
-            index = None
-        if index is None:
-            raise OptionError(f"size {name} is an integer, not {shorten(repr(value))}", hint=f"for example {name}=8")
-        checked[name] = Number.of(index)
+        checked[name] = Number.of(operator.index(value))
     return checked

@@ -15,7 +15,7 @@ from mirage_nb.ir.ops import DimAttrs, OpKind
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.lowering import add, formula_of, multiply, negate, scale, sqrt, subtract
-from mirage_nb.lang.views import SCALAR, reshaped, sliced
+from mirage_nb.lang.views import shaped, sliced
 
 Axes = tuple[int, ...]
 
@@ -34,7 +34,7 @@ def dropped(b: Builder, x: Term, axes: Axes, keepdims: bool) -> Term:
     if keepdims:
         return value
     left = tuple(extent for dim, extent in enumerate(b.shape(value)) if dim not in axes)
-    return reshaped(b, value, left or SCALAR)
+    return shaped(b, value, left)
 
 
 def reduction(kind: OpKind) -> Callable[[Builder, Value, Axes, bool], Term]:

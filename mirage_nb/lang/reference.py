@@ -26,9 +26,14 @@ never executed as Python.
   def block(x, w, eps=0): a function of tensors and constants; a call stands for its lines
       y = rms_norm(x, eps=eps)
       return x + y @ w
+  def forward(x: f16[8, 64], w: f16[64, 64]):
+                          behind everything else, a program by itself: its parameters with types are the inputs
   def f(x): return log(1 + exp(x))
                           an elementwise function of one number, taken as a whole (see below)
   if causal:              what is known while the program is read: sizes, shapes, options, None; also A if c else B
+  X[X > 0].mean()         of elements that a mask takes: sum, mean, max, min, what is computed of each before, and
+                          Y[m] = Z[m]; how many they are depends on values, so no tensor has their extents
+  assert n > 8, f"n={n}"  what the program itself refuses, as raise ValueError("n"); (n := len(X)) names what it reads
   W = [split(X, 2)[0], Y] a list; len, zip, enumerate, range and [f(x) for x in W] are Python's
   return Y                the outputs, named after their variables: return Y, Z or return {"y": Y}
   # ...                   a comment, as is a text in three quotes

@@ -12,6 +12,7 @@ from mirage_nb.errors import MirageError, ProgramSyntaxError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Arguments
+from mirage_nb.lang.hints import NAMES
 from mirage_nb.lang.names import CONSTANTS
 
 
@@ -32,6 +33,7 @@ class Refused(Arguments):
                 message, hint = f"tensors have no attribute {name}", f"they have {', '.join(sequences.PROPERTIES)}"
             case ast.Call(func=ast.Call(func=ast.Attribute() as made)) if self.family(made.value) is not None:
                 message, hint = "programs make no modules", f"F.{made.attr.lower()}(x), with its weights as inputs"
+                hint = NAMES.get(made.attr, hint)
             case ast.Call():
                 message, hint = "this is not a function", "a product is written with *"
             case ast.Subscript(value=ast.Name(id=name)) if name in DTYPE_NAMES:
@@ -50,6 +52,8 @@ class Refused(Arguments):
                 message, hint = "braces hold results only", 'return {"name": Y}; several values stand in [ ] or ( )'
             case ast.Starred():
                 message, hint = "this * unpacks nothing", "f(*x.shape) and (n, *x.shape) unpack sequences"
+            case ast.NamedExpr():
+                message, hint = "this assignment is made again and again", "assign on a line of its own, with ="
             case ast.Lambda():
                 message, hint = "this lambda has no name", "write f = lambda x: x + 1 in a line of its own"
         return ProgramSyntaxError(message, hint=hint, span=self.source.of(node))

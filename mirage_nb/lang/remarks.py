@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import SourceSpan
-from mirage_nb.lang.expressions import Binding
+from mirage_nb.lang.bindings import Binding
 
 
 @dataclass(frozen=True, slots=True)

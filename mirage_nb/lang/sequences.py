@@ -9,15 +9,33 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Iterable
+from math import inf
 
 from mirage_nb.errors import DTypeError, ProgramSizeError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
-from mirage_nb.lang.builder import Builder, Extremes, Infinity, Named, Nothing, Result, Text, is_tensor
+from mirage_nb.lang.builder import (
+    Builder,
+    Callee,
+    Extremes,
+    Infinity,
+    Named,
+    Nothing,
+    Picked,
+    Result,
+    Scalar,
+    Text,
+    Value,
+    Whole,
+    is_tensor,
+    plain,
+    true,
+)
 from mirage_nb.lang.constants import Number, function_of
 from mirage_nb.lang.limits import MAX_STATEMENTS
-from mirage_nb.lang.lowering import ZERO, add, cast, formula_of, is_whole, maximum, minimum, multiply
-from mirage_nb.lang.masks import comparison, is_mask, table
+from mirage_nb.lang.lowering import ZERO, add, cast, formula_of, is_mask, is_whole, maximum, minimum, multiply
+from mirage_nb.lang.masks import comparison, table
 from mirage_nb.lang.names import WHOLE
+from mirage_nb.lang.ranges import bounds
 from mirage_nb.lang.views import indexed as indexed_tensor
 from mirage_nb.lang.views import swap_last
 
@@ -41,9 +59,10 @@ def sequence(found: Iterable[Result]) -> tuple[Result, ...]:
     return made
 
 
-def named(names: Iterable[object], found: Iterable[Result]) -> Named:
-    """Results under these names. Raises ProgramSyntaxError where they are no words, or one stands twice."""
-    words = tuple(name if isinstance(name, str) and name.isidentifier() else "" for name in names)
+def named(pairs: Iterable[Result]) -> Named:
+    """Results, each behind its name. Raises ProgramSyntaxError where they are no words, or one stands twice."""
+    names, found = zip(*pairs, strict=True) if (pairs := tuple(pairs)) else ((), ())
+    words = tuple(name.value if isinstance(name, Text) and name.value.isidentifier() else "" for name in names)
     if "" in words or len({*words}) < len(words):
         hint = 'write {"hidden": H, "scores": S}'
         raise ProgramSyntaxError("results are named by words, each by its own", hint=hint)
@@ -98,39 +117,54 @@ def _length(b: Builder, x: Result) -> Result:
     return Number.of(len(x) if isinstance(x, tuple) else b.shape(b.tensor_of(x, "len"))[0])
 
 
-def _zipped(b: Builder, *given: Result) -> Result:
-    return sequence(tuple(row) for row in zip(*(elements(b, g) for g in given), strict=False))
+def _zipped(b: Builder, *given: Result, strict: Result = ZERO) -> Result:
+    rows = [elements(b, g) for g in given]
+    if strict != ZERO and len({*map(len, rows)}) > 1:
+        raise ShapeError(f"zip of {', '.join(str(len(row)) for row in rows)} elements", hint="strict: as many of each")
+    return sequence(tuple(row) for row in zip(*rows, strict=False))
 
 
-def _numbered(b: Builder, x: Result) -> Result:
-    return sequence((Number.of(place), one) for place, one in enumerate(elements(b, x)))
+def _numbered(b: Builder, x: Result, start: Result = ZERO) -> Result:
+    first = start.integer if isinstance(start, Number) else None
+    return sequence((Number.of(place), one) for place, one in enumerate(elements(b, x), first or 0))
 
 
 def _real(b: Builder, x: Result) -> Result:
     """float("-inf"); float(3) is 3, and of a tensor its cast to f32."""
     if isinstance(x, Text) and x.value.strip("+-") in ("inf", "infinity"):
         return Infinity(-1 if x.value.startswith("-") else 1)
-    return x if isinstance(x, Number | Infinity) else cast(DTYPE_NAMES["float"])(b, b.tensor_of(x, "float"))
+    return x if isinstance(x, Number | Infinity) else _cast(b, x, Text("float"))
 
 
 def _whole(b: Builder, x: Result) -> Result:
-    if not isinstance(x, Number) or x.rational is None:
+    if not isinstance(x, Number):
         raise ProgramSyntaxError("int takes a constant", hint="floor(x) makes the elements of a tensor whole")
-    return Number.of(int(x.rational))
+    return Number.of(int(x.nearest if x.rational is None else x.rational))
+
+
+def _nearest(x: Result) -> float:
+    if not isinstance(x, Number):
+        raise ProgramSyntaxError("what is sorted here is constants", hint="orders of values do not exist in programs")
+    return float(x.nearest)
 
 
 _TRUNCATED = formula_of("trunc", "sign(x) * floor(abs(x))")
 
 
 def _cast(b: Builder, x: Result, dtype: Result) -> Result:
+    if isinstance(x, Picked) and is_tensor(whole := _cast(b, x.whole, dtype)):
+        return Picked(whole, x.mask)
     if isinstance(dtype, Text) and dtype.value in WHOLE and not isinstance(x, Number):
         value = b.tensor_of(x, "a cast")
+        if dtype.value == "bool" and is_mask(b, value):
+            return true(Value(int(value)))
         if is_mask(b, value) or (is_whole(b, value) and dtype.value != "bool"):
-            return value
-        return comparison(ast.NotEq)(b, value, ZERO) if dtype.value == "bool" else _TRUNCATED(b, value)
+            return Value(Whole(value))
+        return true(comparison(ast.NotEq)(b, value, ZERO)) if dtype.value == "bool" else _TRUNCATED(b, value)
     if not isinstance(dtype, Text) or dtype.value not in DTYPE_NAMES:
         raise DTypeError("this is not an element type", hint=f"for example f32(x); they are {', '.join(DTYPE_NAMES)}")
-    return cast(DTYPE_NAMES[dtype.value])(b, x if isinstance(x, Number) else b.tensor_of(x, "a cast"))
+    made = cast(DTYPE_NAMES[dtype.value])(b, x if isinstance(x, Number) else b.tensor_of(x, "a cast"))
+    return plain(made)
 
 
 SPECIAL: dict[str, Callable[..., Result]] = {
@@ -148,8 +182,14 @@ SPECIAL: dict[str, Callable[..., Result]] = {
     "_table": table,
     "_filled": _filled,
     "_log2": lambda b, x: function_of("log2", math.log2, x),
+    "_any": lambda b, x: Number.of(any(map(truth, elements(b, x)))),
+    "_all": lambda b, x: Number.of(all(map(truth, elements(b, x)))),
+    "sorted": lambda b, x: tuple(sorted(elements(b, x), key=_nearest)),
     "_is_sequence": lambda b, x: Number.of(isinstance(x, tuple)),
-    "_is_tensor": lambda b, x: Number.of(is_tensor(x)),
+    "_is_function": lambda b, x: Number.of(isinstance(x, Callee)),
+    "_is_tensor": lambda b, x: Number.of(is_tensor(x) or isinstance(x, Picked)),
+    "_is_whole": lambda b, x: Number.of((is_tensor(x) or isinstance(x, Number)) and is_whole(b, x)),
+    "_never": lambda b, x, n: Number.of(_never(b, x, n)),
     "_is_mask": lambda b, x: Number.of(is_tensor(x) and is_mask(b, x)),
 }
 """Functions of Python that are answered here; those with _ in front are the prelude's."""
@@ -160,14 +200,25 @@ FOLDED: dict[str, Callable[..., Result]] = {"sum": add, "max": maximum, "min": m
 PROPERTIES: dict[str, Callable[[Builder, Result], Result]] = {
     "T": lambda b, x: swap_last(b, b.tensor_of(x, ".T")),
     "mT": lambda b, x: swap_last(b, b.tensor_of(x, ".mT")),
-    "shape": lambda b, x: numbers(b.shape(b.tensor_of(x, ".shape"))),
+    "shape": lambda b, x: numbers(_extents(b, b.tensor_of(x, ".shape"))),
     "size": lambda b, x: Number.of(math.prod(b.shape(b.tensor_of(x, ".size")))),
-    "ndim": lambda b, x: Number.of(len(b.shape(b.tensor_of(x, ".ndim")))),
+    "ndim": lambda b, x: Number.of(len(_extents(b, b.tensor_of(x, ".ndim")))),
     "dtype": lambda b, x: Text(b.dtype(b.tensor_of(x, ".dtype")).value),
     "values": lambda b, x: b.tensor_of(x, ".values"),
     "indices": lambda b, x: x[1] if isinstance(x, Extremes) else b.tensor_of(Nothing(), ".indices"),
 }
 """What stands behind a tensor without being called; `values` and `indices` are those of a maximum."""
+
+
+def _extents(b: Builder, x: Value) -> tuple[int, ...]:
+    """What NumPy takes for the shape."""
+    return () if isinstance(x, Scalar) else b.shape(x)
+
+
+def _never(b: Builder, x: Result, n: Result) -> bool:
+    """Whether a tensor of whole numbers never holds this one; inputs may hold any."""
+    within = bounds(b, b.tensor_of(x, "a class"), -inf)
+    return isinstance(n, Number) and within is not None and not within[0] <= n.nearest <= within[1]
 
 
 def truth(x: Result) -> bool:
@@ -219,7 +270,7 @@ def replaced(found: tuple[Result, ...], index: Result, new: Result) -> tuple[Res
     """Several, one of them another; under a name, perhaps one more."""
     if isinstance(found, Named) and isinstance(index, Text):
         held = dict(zip(found.names, found, strict=True)) | {index.value: new}
-        return named(held, held.values())
+        return named((Text(name), one) for name, one in held.items())
     at = index.integer if isinstance(index, Number) else None
     if at is None:
         raise ShapeError("an index is an integer constant", hint="constants are defined as NAME = 16")

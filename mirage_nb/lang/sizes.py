@@ -55,11 +55,14 @@ def read_size(name: str, annotation: ast.expr, expressions: Expressions) -> Ends
 
 
 def given_size(text: str) -> tuple[str, int | range]:
-    """What a command says of a size: `B=8`, or `B=1:64` for one that is known at launch. Raises ValueError."""
+    """What a command says of a size: `B=8`, or `B=1:64` for one that is known at launch. Raises ValueError, also for a
+    range without members."""
     name, equals, number = text.partition("=")
     first, colon, last = number.strip().partition(":")
     numbers = (first, last) if colon else (first,)
     if not equals or not name.isidentifier() or not all(n.isdecimal() and len(n) <= DIGITS for n in numbers):
+        raise ValueError(text)
+    if colon and not 0 < int(first) <= int(last):
         raise ValueError(text)
     return name, range(int(first), int(last) + 1) if colon else int(first)
 

@@ -21,11 +21,8 @@ _STRINGS = (
     "this text is not closed, or has braces or a backslash in it",
     'options and axes are: "mean", einsum("ij,jk->ik", X, W); comments start with #',
 )
-_ASSIGN = ("programs have no assignment inside an expression", "assign on a line of its own, with =")
-
 REFUSED: dict[str, tuple[str, str]] = {
-    '"': _STRINGS, "'": _STRINGS, ":=": _ASSIGN,
-    "^": ("programs have no operator ^", "a power is written **"),
+    '"': _STRINGS, "'": _STRINGS,
     "\\": ("programs have no line continuation", "an open bracket lets an expression go on in the next line"),
     "!": ("programs have no !", "one statement per line: NAME = expression"),
     "?": ("programs have no ?", "%mirage help lists the language"),
@@ -37,8 +34,12 @@ _DEFINE = ("this is not how a function is defined", "write def block(x, w): and 
 _OTHER = ("this Python statement is not part of the language", "statements are X: f16[2, 3], Y = ..., return Y")
 
 KEYWORDS: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(("class", "yield", "async", "await"), _DEFINE),
-    **dict.fromkeys(("except", "finally", "global", "nonlocal", "raise", "try"), _OTHER),
+    "class": (
+        "programs define no classes",
+        "a forward is a program by itself: def forward(x: f16[8, 64], w: f16[64, 64]):, with its weights as inputs",
+    ),
+    **dict.fromkeys(("yield", "async", "await"), _DEFINE),
+    **dict.fromkeys(("except", "finally", "global", "nonlocal", "try"), _OTHER),
 }
 
 _LOOKALIKES = {
@@ -46,14 +47,17 @@ _LOOKALIKES = {
     "≤": "<=", "≥": ">=", "≠": "!=", "‘": "'", "’": "'", "“": '"', "”": '"', "（": "(", "）": ")", "，": ",", "：": ":",
 }  # fmt: skip
 _CLOSES = {")": "(", "]": "[", "}": "{"}
+_VALUE = r"\{[\w .+\-*/%\[\],]*=?(?::[\w.,+%<>^]*)?\}"
+"""What stands in braces in a text, f"{D} is no multiple of {n // 2}": constants, parts of shapes, a format."""
 _TOKEN = re.compile(
     r"(?P<space> +)|(?P<comment>\#.*)"
     r"|(?P<number>(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?)"
+    r"|(?P<text>\"[^\"\\{}]*\"|'[^'\\{}]*'"
+    r"|[fF](?:\"(?:[^\"\\{}]|" + _VALUE + r")*\"|'(?:[^'\\{}]|" + _VALUE + r")*'))"
     r"|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<text>\"[^\"\\{}]*\"|'[^'\\{}]*')"
     r"|(?P<comparison>[<>=!]=)"
     r"|(?P<refused>" + "|".join(map(re.escape, sorted(REFUSED, key=len, reverse=True))) + ")"
-    r"|(?P<operator>->|\.\.\.|\*\*=?|//=?|[-+*/@%]=|[-+*/@%(),:;=.\[\]{}<>&|~])",
+    r"|(?P<operator>->|:=|\.\.\.|\*\*=?|//=?|[-+*/@%]=|[-+*/@%(),:;=.\[\]{}<>&|~^])",
     re.ASCII,
 )
 _SCALAR = re.compile(r":\s*\w+\[\s*\]", re.ASCII)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_nb.errors import (
     MirageError,
@@ -25,17 +25,19 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
 from mirage_nb.ir.graph import KernelGraph
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Inlined
-from mirage_nb.lang.builder import Builder, Result, Value, is_tensor
+from mirage_nb.lang.bindings import Binding, Memory, root
+from mirage_nb.lang.builder import Builder, Result, Text, Value, is_tensor, plain
 from mirage_nb.lang.constants import Number, shorten
 from mirage_nb.lang.declarations import DECLARE, Declarations
 from mirage_nb.lang.definitions import define, numbers_of
-from mirage_nb.lang.expressions import Binding, Expressions, Memory, built_in
+from mirage_nb.lang.expressions import Expressions, built_in
 from mirage_nb.lang.hints import suggestion
 from mirage_nb.lang.limits import MAX_STATEMENTS
-from mirage_nb.lang.names import CONSTANTS, MODULES
+from mirage_nb.lang.names import CONSTANTS, LAX, LINALG, LOGICAL, MODULES, borrowed
 from mirage_nb.lang.parts import in_parts
 from mirage_nb.lang.remarks import Remark, remarks
 from mirage_nb.lang.returns import outputs_of
+from mirage_nb.lang.signature import Function
 from mirage_nb.lang.sizes import Ends
 from mirage_nb.lang.source import Source, Within
 
@@ -91,12 +93,14 @@ class Statements(Declarations):
         self._done = 0
         self._calls = 0
         """Functions that are being read, one within the other."""
+        self._home: tuple[Source, dict[str, Function | Inlined]] | None = None
+        """Text and functions of the program, while one of the language is read."""
         self._conditions: frozenset[Binding] = frozenset()
         """What decided that the present statement is done at all."""
 
     def read(self) -> Read:
         """The whole program."""
-        for statement in self.body:
+        for statement in [*self.body, *entry(self.body)]:
             if self.outputs:
                 raise self._error(ProgramSyntaxError, "nothing may follow the return", "return comes last", statement)
             match statement:
@@ -136,12 +140,12 @@ class Statements(Declarations):
             )  # fmt: skip
         self.expressions.reads = set(self._conditions)
         match statement:
-            case ast.For(orelse=[]) | ast.While(orelse=[]) | ast.If() | ast.With():
+            case ast.For() | ast.While() | ast.If() | ast.With():
                 return self._compound(statement)
             case ast.AnnAssign(target=ast.Name(id=name) as target, annotation=annotation, value=None):
                 self._declare(name, target, annotation)
-            case ast.AnnAssign(target=ast.Name(), annotation=ast.Subscript(), value=ast.expr() as value):
-                raise self._error(ProgramSyntaxError, "an input has no value of its own", DECLARE, value)
+            case ast.AnnAssign(target=ast.Name() as target, annotation=ast.Subscript() as of, value=ast.expr() as v):
+                self._give(target, self._as_told(of, self.expressions.result(v), v), v)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=arguments, body=lines) as made):
                 returned = ast.copy_location(ast.Return(lines), lines)
                 whole = ast.FunctionDef(name=name, args=arguments, body=[returned], decorator_list=[])
@@ -154,11 +158,12 @@ class Statements(Declarations):
                 given = self.expressions.result(value)
                 for target in targets:
                     self._give(target, given, value)
+                    value = target  # a = b = c: the same elements
             case ast.AnnAssign(target=ast.Name() as target, value=ast.expr() as value):
                 self._give(target, self.expressions.result(value), value)
             case ast.AugAssign(target=ast.Name() as target, op=op, value=value):
                 both = ast.BinOp(ast.copy_location(ast.Name(target.id), target), op, value)
-                self._assign(target, self.expressions.result(ast.copy_location(both, statement)))
+                self._change(target, self.expressions.result(ast.copy_location(both, statement)))
             case ast.AugAssign(target=ast.Subscript() as target, op=op, value=value):
                 self._write(target, self.expressions.result(value), op)
             case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
@@ -167,9 +172,10 @@ class Statements(Declarations):
                 return Leave.LOOP if isinstance(statement, ast.Break) else Leave.TURN
             case ast.Assert(test=test, msg=said):
                 if not self.expressions.truth(test):
-                    message = str(said.value) if isinstance(said, ast.Constant) else "this does not hold"
-                    hint = "" if isinstance(self.source, Within) else "it is asserted in the program"
-                    raise self._error(ShapeError, message, hint, test)
+                    raise self._refused(said, test)
+            case ast.Raise(exc=made):
+                told = made.args[0] if isinstance(made, ast.Call) and made.args else None
+                raise self._refused(told, statement)
             case ast.Pass() | ast.Delete():
                 return None
             case ast.Expr(value=ast.Call(func=ast.Name(id="print")) as value):
@@ -189,7 +195,7 @@ class Statements(Declarations):
                 held, added = self.expressions.result(target), self.expressions.result(value)
                 if not isinstance(held, tuple):
                     raise self._error(ProgramSyntaxError, f"{target.id} is no list", "it begins with [ ]", target)
-                self._bind(target.id, target, sequences.sequence((*held, added)))
+                self.expressions.change(target, sequences.sequence((*held, added)))
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr=attr)) as value) if attr.endswith("_"):
                 while isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute):  # x.add_(y).relu_()
                     target = target.func.value
@@ -205,10 +211,10 @@ class Statements(Declarations):
     def _compound(self, statement: ast.For | ast.While | ast.If | ast.With) -> Result | Leave | None:
         """Statements that have others in them."""
         match statement:
-            case ast.For(target=target, iter=over, body=body, orelse=[]):
-                return self._loop(target, over, body)
-            case ast.While(test=test, body=body, orelse=[]):
-                return self._while(test, body)
+            case ast.For(target=target, iter=over, body=body):
+                return self._loop(target, over, body, statement.orelse)
+            case ast.While(test=test, body=body):
+                return self._while(test, body, statement.orelse)
             case ast.If(test=test, body=body, orelse=other):
                 holds = self.expressions.truth(test)
                 outer, self._conditions = self._conditions, self._conditions | self.expressions.reads
@@ -223,18 +229,31 @@ class Statements(Declarations):
         """`import numpy as np`: its functions are known already, under the names that are given here."""
         base = statement.module or "" if isinstance(statement, ast.ImportFrom) else ""
         for alias in statement.names:
-            family = MODULES.get((base or alias.name).partition(".")[0])
+            whole = f"{base}.{alias.name}" if base else alias.name
+            family = MODULES.get(whole.partition(".")[0])
             if family is None:
                 hint = "np.exp, torch.exp and F.relu are known without an import; %mirage help lists all functions"
                 raise self._error(ProgramSyntaxError, "programs import NumPy and PyTorch only", hint, statement)
-            name = alias.asname or alias.name.partition(".")[0]
+            name, last = alias.asname or alias.name.partition(".")[0], (base or alias.name).rpartition(".")[2]
+            family = last if last in (LAX, LINALG) and (base or alias.asname) else family
             if base and alias.name in CONSTANTS:
                 self._bind(name, statement, CONSTANTS[alias.name])
-            elif alias.name not in built_in():
-                self.expressions.modules[name] = family
+            elif base and borrowed(family, alias.name) in built_in():
+                self.expressions.modules[f".{family}"] = family
+                module = ast.copy_location(ast.Name(f".{family}"), statement)
+                self.expressions.imported[name] = ast.copy_location(ast.Attribute(module, alias.name), statement)
+            else:
+                self.expressions.modules[name] = alias.name if base and alias.name in (LAX, LINALG) else family
 
     def _error(self, kind: type[MirageError], message: str, hint: str, node: ast.expr | ast.stmt) -> MirageError:
         return kind(message, hint=hint, span=self.source.of(node))
+
+    def _refused(self, said: ast.expr | None, place: ast.expr | ast.stmt) -> MirageError:
+        """What the program itself refuses, in its own words if it has some."""
+        told = self.expressions.result(said) if isinstance(said, ast.Constant | ast.JoinedStr) else None
+        message = told.value if isinstance(told, Text) else "this does not hold"
+        hint = "" if isinstance(self.source, Within) else "the program says so"
+        return self._error(ShapeError, message, hint, place)
 
     def _inside(self) -> bool:
         """Whether a loop or a function is being run."""
@@ -251,12 +270,19 @@ class Statements(Declarations):
                 return self._bind_size(name, target, self.sizes[name])
             if isinstance(found, Number) and found.integer is not None and name not in self.expressions.bindings:
                 self._known_sizes[name] = found.integer
-        root = _root(value)
-        held = self.expressions.bindings.get(root) if root else None
+        source = root(value)
+        held = self.expressions.bindings.get(source) if source else None
         self._bind(name, target, found, memory=held.memory if held is not None else None)
 
+    def _change(self, target: ast.Name, made: Result) -> None:
+        """`Y += expression`: tensors change where they are, numbers become others."""
+        if isinstance(made, Number) or not self.expressions.change(target, made):
+            self._assign(target, made)
+        elif not self._calls:
+            self._made.append(self.expressions.bindings[target.id])
+
     def _define(self, statement: ast.FunctionDef) -> None:
-        define(self.expressions, statement, self.expressions.bindings if self._calls else None)
+        define(self.expressions, statement)
 
     def _give(self, target: ast.expr, found: Result, value: ast.expr) -> None:
         """`Y = ...`, `A, (B, *C) = ...`, `Y[:, 0] = ...`: what was found, to what stands left of =."""
@@ -295,7 +321,7 @@ class Statements(Declarations):
         if isinstance(whole, ast.Subscript):
             return self._write(whole, made)
         held = self.expressions.bindings[whole.id]
-        if held.memory is None or whole.id not in self.expressions.bindings.maps[0]:
+        if held.lent or held.memory is None or whole.id not in self.expressions.bindings.maps[0]:
             hint = f"write {whole.id} = {whole.id}.clone() before"
             message = f"{whole.id} belongs to what calls this function"
             raise self._error(ProgramSyntaxError, message, hint, target)
@@ -313,7 +339,9 @@ class Statements(Declarations):
 
     # -- loops and functions
 
-    def _loop(self, target: ast.expr, over: ast.expr, body: Sequence[ast.stmt]) -> Result | Leave | None:
+    def _loop(
+        self, target: ast.expr, over: ast.expr, body: Sequence[ast.stmt], other: Sequence[ast.stmt]
+    ) -> Result | Leave | None:
         """`for i in range(3):` and `for w in (A, B):`, once for each."""
         turns, read = self._elements(self.expressions.result(over), over), self.expressions.reads
 
@@ -325,32 +353,36 @@ class Statements(Declarations):
                     self._made.append(self.expressions.bindings[target.id])
                 yield
 
-        return self._repeated(over, bound(), body)
+        return self._repeated(over, bound(), body, other)
 
-    def _while(self, test: ast.expr, body: Sequence[ast.stmt]) -> Result | Leave | None:
+    def _while(
+        self, test: ast.expr, body: Sequence[ast.stmt], other: Sequence[ast.stmt]
+    ) -> Result | Leave | None:
         """`while n > 1:`, where n is known while the program is read."""
 
         def held() -> Iterator[None]:
             while self.expressions.truth(test):
                 yield
 
-        return self._repeated(test, held(), body)
+        return self._repeated(test, held(), body, other)
 
-    def _repeated(self, place: ast.expr, turns: Iterator[None], body: Sequence[ast.stmt]) -> Result | Leave | None:
-        """The statements of a loop, once for each turn; what they return."""
+    def _repeated(
+        self, place: ast.expr, turns: Iterator[None], body: Sequence[ast.stmt], other: Sequence[ast.stmt]
+    ) -> Result | Leave | None:
+        """The statements of a loop, once for each turn, and the others if no break leaves it; what they return."""
         self._loops += 1
         self._deeper(place, _FRAMES)
         try:
             for _ in turns:
                 found = self._block(body)
                 if found is Leave.LOOP:
-                    break
+                    return None
                 if found is not None and found is not Leave.TURN:
                     return found
         finally:
             self.expressions.depth -= _FRAMES
             self._loops -= 1
-        return None
+        return self._block(other)
 
     def _elements(self, found: Result, over: ast.expr) -> tuple[Result, ...]:
         try:
@@ -369,31 +401,40 @@ class Statements(Declarations):
         self._deeper(call, _FRAMES)
         self._calls += 1
         self._loops, self._conditions = 0, frozenset(read)
-        place, above = function.place or source.of(call), function.scope or type(outer)(outer.maps[-1])
+        place, above = function.place or source.of(call), type(outer)() if function.scope is None else function.scope
+        home = self._home
         if function.place is None:  # one of the language, which knows nothing of the program
+            self._home = home or (source, functions)
             self.source = expressions.source = Within(source.lines, source.indent, place)
-            above, expressions.functions = type(outer)(), built_in()
-        else:
-            expressions.functions = dict(functions)
-        own = {name: Binding(name, term, place, memory=None) for name, term in given.items()}
+            expressions.functions = built_in()
+        elif home is not None:  # one of the program, which one of the language was given
+            (self.source, expressions.functions), self._home = home, None
+            expressions.source = self.source
+        expressions.functions = dict(expressions.functions if function.functions is None else function.functions)
+        own = {name: Binding(name, term, place, memory=None, lent=True) for name, term in given.items()}
+        if function.place is not None:  # what it writes to is its caller's
+            words = ((k.arg or "", k.value) for k in call.keywords)
+            for name, node in (*zip(function.parameters, call.args, strict=False), *words):
+                if (held := outer.get(root(node))) is not None and held.memory is not None and name in own:
+                    own[name] = replace(own[name], memory=held.memory, written=len(held.memory))
         expressions.bindings = type(outer)(own, *above.maps)
         try:
             result = self._block(function.body)
             if result is None or isinstance(result, Leave):
                 hint = "each way through it ends with return RESULT"
                 raise self._error(ProgramSyntaxError, f"{function.name} returns nothing", hint, call)
-            return result
+            return result if function.place is not None or function.name in LOGICAL else plain(result)
         except MirageError as error:
             if function.place is None and not error.hint and not function.name.startswith("_"):
                 raise type(error)(error.message, hint=function.signature, span=error.span) from None
             if " calls" in error.hint or function.place is None:
                 raise
-            hint = f"{error.hint}; line {call.lineno} calls {function.name}".lstrip("; ")
+            hint = f"{error.hint}; line {source.of(call).line} calls {function.name}".lstrip("; ")
             raise type(error)(error.message, hint=hint, span=error.span) from None
         finally:
             expressions.reads |= read
             expressions.bindings, self._loops, self._conditions = outer, loops, conditions
-            expressions.functions, expressions.source, self.source = functions, source, source
+            expressions.functions, expressions.source, self.source, self._home = functions, source, source, home
             self._calls -= 1
             expressions.depth -= _FRAMES
 
@@ -430,16 +471,19 @@ class Statements(Declarations):
         return self._error(ProgramSyntaxError, "the program returns nothing", hint, self.body[-1])
 
 
-def _root(value: ast.expr | None) -> str:
-    """The name of the tensor whose elements an expression is, if it makes none of its own."""
-    match value:
-        case ast.Name(id=name):
-            return name
-        case ast.Subscript(value=inner) | ast.Attribute(value=inner, attr="T" | "mT"):
-            return _root(inner)
-        case ast.Call(func=ast.Attribute(value=inner, attr="view" | "reshape" | "transpose" | "permute" | "t")):
-            return _root(inner)
-    return ""
+def entry(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """What a program leaves out that ends with `def forward(x: f16[8, 64], w: f16[64, 64]):`: inputs, and the call."""
+    if not body or not isinstance(function := body[-1], ast.FunctionDef):
+        return []
+    plain, defaults = function.args.args, function.args.defaults
+    inputs = [(a, a.annotation) for a in plain[: len(plain) - len(defaults)] if a.annotation is not None]
+    if not inputs or len(inputs) + len(defaults) < len(plain) or any(isinstance(s, ast.Return) for s in body):
+        return []
+    names = [ast.copy_location(ast.Name(a.arg, ast.Store()), a) for a, _ in inputs]
+    declared = [ast.AnnAssign(name, of, None, 1) for name, (_, of) in zip(names, inputs, strict=True)]
+    called = ast.copy_location(ast.Call(ast.copy_location(ast.Name(function.name), function), [*names], []), function)
+    returned = ast.copy_location(ast.Return(called), function)
+    return [*(ast.copy_location(one, one.target) for one in declared), returned]
 
 
 def _tensors(count: int) -> str:

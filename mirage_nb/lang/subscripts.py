@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import ast
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.lang import sequences
-from mirage_nb.lang.arguments import Arguments, count
-from mirage_nb.lang.builder import Builder, Extremes, Infinity, Result, Term, is_tensor
+from mirage_nb.lang.arguments import Arguments, count, meant
+from mirage_nb.lang.builder import Builder, Extremes, Infinity, Nothing, Picked, Result, Term, Whole, is_tensor
 from mirage_nb.lang.functions import OPERATORS
-from mirage_nb.lang.masks import is_mask, picked_together, table, take, where
+from mirage_nb.lang.lowering import is_mask
+from mirage_nb.lang.masks import is_table, picked_together, table, take, where
 from mirage_nb.lang.names import AT
+from mirage_nb.lang.picked import FOLDS, each, folded, wholes
+from mirage_nb.lang.picked import picked as taken
+from mirage_nb.lang.signature import Function, Operator
 from mirage_nb.lang.views import NEW_AXIS, Item, Range, indexed, reshaped
 from mirage_nb.lang.writes import written
 
@@ -27,6 +31,8 @@ _MASKED = "what is written where a mask holds is a number, or has the extents of
 
 class Subscripts(Arguments):
     """Reads indices."""
+
+    _ahead: dict[ast.expr, Result]
 
     @abstractmethod
     def settled(self, node: ast.expr, function: Callable[..., Any], *arguments: object) -> Any:
@@ -39,6 +45,31 @@ class Subscripts(Arguments):
     @abstractmethod
     def combined(self, node: ast.expr, op: ast.operator, left: Result, right: Result) -> Result:
         """What an operator makes of two results."""
+
+    def of_each(
+        self, node: ast.expr, row: Function | Operator, operands: Sequence[Result], sides: Sequence[ast.expr]
+    ) -> Result:
+        """A function of elements that a mask takes."""
+        plain, mask = self.settled(node, wholes, self.builder, operands)
+        made = self.lowered(node, row.shape, row.lower, *map(self.term_of, plain, sides))
+        picked: Picked = self.settled(node, each, self.builder, made, plain, mask)
+        return picked
+
+    def of_picked(self, node: ast.Call, function: Function, found: Picked, nodes: list[ast.expr]) -> Result:
+        """A function of elements that a mask takes."""
+        if function.name not in FOLDS:
+            given = [found, *map(self.result, nodes[1:])]
+            made, mask = self.settled(node, wholes, self.builder, given)
+            self._ahead.update(zip(nodes, made, strict=True))
+            values = self.arguments(node, function, nodes[0] if len(nodes) > len(node.args) else None, True)
+            result = self.lowered(node, function.shape, function.lower, *values)
+            picked: Picked = self.settled(node, each, self.builder, result, made, mask)
+            return picked
+        words = {meant(k.arg or "", ("axis",)): self.result(k.value) for k in node.keywords}
+        axes = [*map(self.result, nodes[1:]), *words.values()]
+        if len(axes) > 1 or {*words} - {"axis"}:
+            self.lowered(node, "", Builder.tensor_of, found, "")
+        return self.lowered(node, "", folded, function.name, found, *(axes or [Nothing()]))
 
     def size(self, node: ast.Call, x: ast.expr) -> Result:
         """x.size() and x.size(-1)."""
@@ -55,10 +86,14 @@ class Subscripts(Arguments):
         row = OPERATORS[ast.Subscript]
         value = self.lowered(node, row.shape, Builder.tensor_of, found, "an index")
         assert is_tensor(value)
-        if not isinstance(index, ast.Tuple | ast.Slice | ast.Constant) and is_tensor(picked := self.result(index)):
-            if isinstance(index, ast.Compare | ast.BinOp | ast.UnaryOp) and is_mask(self.builder, picked):
-                hint = "how many elements a mask takes depends on values; where(mask, x, 0) has zeros for the others"
-                raise ProgramSyntaxError("this part depends on values", hint=hint, span=self.source.of(index))
+        picked = None if isinstance(index, ast.Tuple | ast.Slice | ast.Constant) else self.result(index)
+        several = picked if isinstance(picked, tuple) and not isinstance(index, ast.List) else ()
+        if len(several) > 1 and all(map(is_table, several)):
+            places = [self.settled(index, table, self.builder, one) for one in several]
+            return self.lowered(node, row.shape, picked_together, value, places)
+        if is_tensor(picked):
+            if is_mask(self.builder, picked) and not isinstance(picked, Whole):
+                return self.lowered(node, row.shape, taken, value, picked)
             return self.lowered(node, row.shape, take, value, picked, 0)
         if len(items) > 1 and not any(isinstance(item, ast.Slice | ast.Constant | ast.UnaryOp) for item in items):
             picks = [self.settled(item, table, self.builder, self.result(item)) for item in items]
@@ -81,7 +116,10 @@ class Subscripts(Arguments):
             if not is_mask(self.builder, at):
                 hint = "indices are integer constants; where(one_hot(i, n) > 0, new, x) writes at places that are given"
                 raise ProgramSyntaxError("this part depends on values", hint=hint, span=self.source.of(index))
-            new = new if op is None else self.combined(target, op, x, new)
+            if op is not None:
+                new = self.combined(target, op, Picked(x, at) if isinstance(new, Picked) else x, new)
+            if isinstance(new, Picked) and new.mask == at:
+                new = new.whole
             spread = self.builder.shape(at) + (1,) * (len(self.builder.shape(x)) - len(self.builder.shape(at)))
             mask = reshaped(self.builder, at, spread)
             return self.lowered(target, _MASKED, where, mask, self._choice(new, target), x)
@@ -124,6 +162,8 @@ class Subscripts(Arguments):
                     parts.append(self._range(item))
                 case _:
                     found = self.result(item)
+                    if is_tensor(found) and is_mask(self.builder, found):
+                        self.lowered(item, "", Builder.tensor_of, Picked(found, found), "")
                     several = found if isinstance(found, tuple) else (found,)
                     places = tuple(self._integer(one, item, "an index") for one in several)
                     parts.append(places if several is found else places[0])

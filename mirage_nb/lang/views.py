@@ -23,7 +23,7 @@ from mirage_nb.ir.ops import (
     show_shape,
 )
 from mirage_nb.lang import constants
-from mirage_nb.lang.builder import Builder, Result, Term, Value
+from mirage_nb.lang.builder import Builder, Result, Scalar, Term, Value
 from mirage_nb.lang.constants import Number
 
 SCALAR: Shape = (1,)
@@ -36,6 +36,11 @@ def reshaped(b: Builder, x: Value, shape: Shape) -> Value:
     if op is not None and op.kind is OpKind.RESHAPE:
         x = Value(op.inputs[0])
     return x if shape == b.shape(x) else b.emit(OpKind.RESHAPE, x, attrs=ReshapeAttrs(shape))
+
+
+def shaped(b: Builder, x: Value, shape: Shape) -> Value:
+    """The same; without any extent it is a scalar."""
+    return reshaped(b, x, shape) if shape else Value(Scalar(reshaped(b, x, SCALAR)))
 
 
 def reshape(b: Builder, x: Value, extents: tuple[int, ...]) -> Term:
@@ -105,7 +110,8 @@ def stacked(b: Builder, tensors: Result, axis: int) -> Term:
     if len({b.shape(part) for part in parts}) > 1:
         shapes = " and ".join(show_shape(b.shape(part)) for part in parts[:2])
         raise ShapeError(f"stack: {shapes} differ", hint="stacked tensors have one shape")
-    shape = b.shape(parts[0])
+    shape = () if all(isinstance(part, Scalar) for part in parts) else b.shape(parts[0])
+    axis = min(axis, len(shape))
     wide = tuple(reshaped(b, part, (*shape[:axis], 1, *shape[axis:])) for part in parts)
     return concatenated(b, wide, None, axis)
 
@@ -218,7 +224,7 @@ Item = int | Range | tuple[int, ...] | None
 def indexed(b: Builder, x: Value, items: Sequence[Item]) -> Term:
     """x[items]: one item per dimension, new ones between; integers take their dimension away."""
     shape: list[int] = []
-    dim = 0
+    dim, own = 0, not isinstance(x, Scalar)
     for item in items:
         if item is None:
             shape.append(1)
@@ -229,7 +235,7 @@ def indexed(b: Builder, x: Value, items: Sequence[Item]) -> Term:
         if not isinstance(item, int):
             shape.append(b.shape(x)[dim])
         dim += 1
-    return reshaped(b, x, (*shape, *b.shape(x)[dim:]) or SCALAR)
+    return shaped(b, x, (*shape, *(b.shape(x)[dim:] if own else ())))
 
 
 def _spans(places: tuple[int, ...], dim: int, whole: int) -> list[range]:

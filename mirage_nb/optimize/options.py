@@ -64,12 +64,7 @@ def all_options(target: Target) -> tuple[Options, ...]:
     """Everything that a tuner may try on a target, the default first."""
     first = default_options(target)
     plain = replace(first, specialised=False)
-    others = (
-        Options(warps, stages, bulk)
-        for bulk in ((True, False) if target.tma else (False,))
-        for warps in (8, 4)
-        for stages in (4, 3, 6, 2)
-    )
+    others = (Options(warps, stages, target.tma) for warps in (8, 4) for stages in (4, 3, 6, 2))
     wide = [Options(w, s, True, True) for w in (4, 8) for s in (4, 2)] if target.capability == CAPABILITY else []
     near = [Options(w, s, target.tma, wide) for w, s, wide in CHAINED if target.capability >= DEPENDENT_LAUNCH]
     near += [first] if first.specialised else []

@@ -17,12 +17,11 @@ from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, 
 from mirage_nb.ir.places import numbered
 from mirage_nb.ir.windows import Window, windows
 from mirage_nb.optimize.attention_program import attention_program
-from mirage_nb.optimize.held import Held, find_held
 from mirage_nb.optimize.layout import SharedLayout, boxes, choose_layouts
 from mirage_nb.optimize.options import Options, all_options, default_options
 from mirage_nb.optimize.overlap import Overlap, overlaps
 from mirage_nb.optimize.product_program import Given, product_program
-from mirage_nb.optimize.scales import move_scales
+from mirage_nb.optimize.register_resident import Resident, find_resident
 from mirage_nb.optimize.schedule import Access, barriers, overlapping
 from mirage_nb.optimize.tiling import Region, Tiling, find_region, tile_matmul
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
@@ -36,6 +35,7 @@ from mirage_nb.tile.placement import Place, Placement, Step, StepKind, is_tiled,
 from mirage_nb.tile.products import find_product
 from mirage_nb.tile.program import Copy, Program
 from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
+from mirage_nb.tile.scales import move_scales
 from mirage_nb.tile.shared import worth_having_early
 from mirage_nb.tile.sketch import Sketch, sketch_of
 from mirage_nb.tile.thread_graph import fuse
@@ -64,7 +64,7 @@ class Buffer:
 class BlockPlan:
     """Everything that was decided for one graph-defined operator.
 
-    held: tiles in registers; program: the block as a tile program; steps and shared tensors there are none then.
+    resident: tiles in registers; program: the block as a tile program; steps and shared tensors there are none then.
     region: the warp-private loop body, if there is one. tilings: operator index -> Tiling, for Matmuls on
     tensor cores and the accumulators of a region. barriers: positions in `steps` before which a block-wide
     barrier stands; entry_barrier, loop_barrier: one stands before the loop, at the top of every iteration,
@@ -75,7 +75,7 @@ class BlockPlan:
     options: Options
     places: tuple[Place, ...]
     stored: tuple[DType, ...]
-    held: Held | None = None
+    resident: Resident | None = None
     program: Program | None = None
     region: Region | None = None
     steps: tuple[Step, ...] = ()
@@ -281,9 +281,9 @@ def plan_block(
             return _plan_program(block, program, options)
     options = replace(options, specialised=False)
     sketch = sketch_of(block, literal_args, places)
-    held = find_held(block, sketch, options.warps, target.multiprocessors) if private else None
-    if held is not None:
-        return _plan_held(block, held, options, literal_args, places)
+    resident = find_resident(block, sketch, options.warps, target.multiprocessors) if private else None
+    if resident is not None:
+        return _plan_resident(block, resident, options, literal_args, places)
     region = find_region(block, sketch, options.warps) if private else None
     placement = place(
         sketch, region.ops if region else (), direct=region is not None and region.direct,
@@ -333,8 +333,8 @@ def _plan_program(block: BlockGraph, program: Program, options: Options) -> Bloc
     return BlockPlan(block, chosen, tuple(places), stored, program=program, shared_bytes=program.shared_bytes)
 
 
-def _plan_held(
-    block: BlockGraph, held: Held, options: Options, literal_args: frozenset[int], numbered: frozenset[int]
+def _plan_resident(
+    block: BlockGraph, resident: Resident, options: Options, literal_args: frozenset[int], numbered: frozenset[int]
 ) -> BlockPlan:
     """Tiles in registers: nothing is staged, nothing is laid out."""
     known = dict.fromkeys(numbered, Place.COUNTED) | dict.fromkeys(literal_args, Place.LITERAL)
@@ -343,9 +343,9 @@ def _plan_held(
         place = Place.VIEW if op.kind is OpKind.RESHAPE else Place.REGISTER
         place = known.get(op.attrs.arg, place) if isinstance(op.attrs, InIterAttrs) else place
         places += [Place.LITERAL if op.kind is OpKind.CONST else place] * len(values)
-    chosen = replace(options, warps=held.warps, stages=1, bulk=False, wide=False)
+    chosen = replace(options, warps=resident.warps, stages=1, bulk=False, wide=False)
     stored = tuple(t.dtype for t in block.types)
-    return BlockPlan(block, chosen, tuple(places), stored, held)
+    return BlockPlan(block, chosen, tuple(places), stored, resident)
 
 
 def _bulk_possible(block: BlockGraph, steps: tuple[Step, ...], seen: frozenset[int]) -> bool:

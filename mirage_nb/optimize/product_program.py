@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_nb.ir import BlockGraph, ConstAttrs, InIterAttrs, OpKind, TensorType
+from mirage_nb.ir import BlockGraph, ConstAttrs, DType, InIterAttrs, OpKind, TensorType
 from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.targets import Target
+from mirage_nb.tile import rules
 from mirage_nb.tile.groups import ROWS as INSTRUCTION_ROWS
-from mirage_nb.tile.instructions import Place
+from mirage_nb.tile.instructions import Place, wgmma
 from mirage_nb.tile.products import (
     COLUMNS,
     RANK,
     ROWS,
     SUMMED,
-    Factors,
     Operand,
     ProductBlock,
     boxed,
@@ -48,6 +48,7 @@ from mirage_nb.tile.program import (
     Read,
     Release,
     Role,
+    Set,
     Statement,
     Store,
     Tile,
@@ -55,7 +56,6 @@ from mirage_nb.tile.program import (
     counted,
 )
 from mirage_nb.tile.rules import CAPABILITY, SHALLOWEST
-from mirage_nb.tile.rules import stages as ring_stages
 from mirage_nb.tile.schemes import LOAD, Asked, MathRole, Scheme, scheme
 from mirage_nb.tile.shared import PATTERN_ROWS
 
@@ -66,9 +66,7 @@ CUTS = {(ROWS,): ROWS, (COLUMNS,): COLUMNS, (SUMMED, SUMMED): SPLIT}
 """What a grid dim is called that cuts these axes of the operands."""
 RING, ONCE = "ring", "once"
 ADDED = ""
-"""Stands for a product of held operands that the accumulator holds already that it is added to."""
-Multiplied = tuple[Loop, Mapping[int, list[tuple[str, str]]]]
-"""A loop, and for every accumulator the tiles that are multiplied in it."""
+"""Stands for a product behind the loop that the accumulator holds already that it is added to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +86,20 @@ def product_program(made: ProductBlock, target: Target, given: Given) -> Program
     if target.capability != CAPABILITY or counters is None:
         return None
     found = _scheme(made, given.precision)
-    factors = [*made.factors, *(f for _, f in made.added.values())]
-    operands = {o for f in factors for o in (f.left, f.right)}
+    operands = {o for f in (*made.factors, *made.low.values()) for o in (f.left, f.right)}
+    operands.update(o for added in made.added.values() for o, _ in added.held)
     if found is None or not all(_boxed(made.block, operand, found.step) for operand in operands):
         return None
-    if len({_rank(made.block, f) for _, f in made.added.values()}) > 1:
+    ranks = {_rank(made.block, added.right) for added in made.added.values()}
+    low = made.low_columns(max(ranks, default=0))
+    if len(ranks) > 1 or not rules.low_fits(made.rows, made.columns, len(made.sums), len(made.low) * low):
         return None
-    return _Planner(made, target, given, found, counters=counters).program()
+    return _Planner(made, target, given, found, low, counters=counters).program()
 
 
-def _rank(block: BlockGraph, factors: Factors) -> int:
-    """What a product of held operands sums."""
-    return block.tile_shape(factors.left.attrs)[factors.left.axes.index(RANK)]
+def _rank(block: BlockGraph, operand: Operand) -> int:
+    """What a product with a held operand sums."""
+    return block.tile_shape(operand.attrs)[operand.axes.index(RANK)]
 
 
 def _counters(made: ProductBlock) -> tuple[str, ...] | None:
@@ -136,12 +136,14 @@ def _boxed(block: BlockGraph, operand: Operand, step: int) -> bool:
 
 @dataclass(slots=True)
 class _Planner(OnGrid):
-    """Writes one program. begin: where the part of a role begins in the block's tile, along rows and columns."""
+    """Writes one program. low: columns of products of low rank. begin: where the part of a role begins in the block's
+    tile, along rows and columns."""
 
     made: ProductBlock
     target: Target
     given: Given
     scheme: Scheme
+    low: int
     slots: dict[Operand, str] = field(default_factory=dict)
     values: dict[object, str] = field(default_factory=dict)
     named: dict[tuple[int, tuple[str, ...]], str] = field(default_factory=dict)
@@ -155,16 +157,14 @@ class _Planner(OnGrid):
     def program(self) -> Program | None:
         """The whole program."""
         made, shared = self.made, self.scheme
-        products = {value: [(self._slot(f.left), self._slot(f.right)) for f in made.sums[value]] for value in made.sums}
-        nbytes = sum(self.tiles[name].nbytes for name in self.slots.values())
+        streamed = {o: self._slot(o) for f in (*made.factors, *made.low.values()) for o in (f.left, f.right)}
+        nbytes = sum(self.tiles[name].nbytes for name in streamed.values())
         rests = sum(r.parts * r.rows * shared.step * made.dtype.size for r in shared.math if r.rest)
-        added = {total: (self._slot(f.left, "t"), self._slot(f.right, "t")) for total, f in made.added.values()}
-        held = {o: name for o, name in self.slots.items() if RANK in o.axes}
+        held = {o: self._slot(o, "t") for added in made.added.values() for o, _ in added.held}
         once = sum(self.tiles[name].nbytes for name in held.values())
-        stages = int(ring_stages(nbytes, self.target.shared_per_block - rests - once))
+        stages = int(rules.stages(nbytes, self.target.shared_per_block - rests - once))
         if stages < SHALLOWEST:
             return None
-        streamed = {o: name for o, name in self.slots.items() if o not in held}
         for name in streamed.values():
             self.tiles[name] = replace(self.tiles[name], stages=stages)
         math_roles = [Role(role.name, role.warps, role.registers) for role in shared.math]
@@ -176,48 +176,61 @@ class _Planner(OnGrid):
         behind = Loop(RANK, 0, ())
         if held:
             rings.append(Pipeline(ONCE, tuple(held.values()), 1, once, warps))
-            rank = _rank(made.block, next(f for _, f in made.added.values()))
+            rank = _rank(made.block, next(iter(held)))
             behind = replace(behind, count=-(-rank // shared.step))
             copies = (self._copy(o, name) for o, name in held.items())
             loading.append(replace(behind, body=(Acquire(ONCE), *copies)))
         walk, blocks = self._walk()
-        both = ((loop, products), (behind, {value: [pair] for value, pair in added.items()}))
-        computing = [(role.name, self._computing(role, both)) for role in shared.math]
+        computing = [(role.name, self._computing(role, loop, behind)) for role in shared.math]
         code = tuple((name, (replace(walk, body=tuple(body)),)) for name, body in (*computing, (LOAD, loading)))
         return Program(
             CAPABILITY, blocks, tuple(Axis(*pair) for pair in self.axes.items()), roles, tuple(self.tiles.values()),
             tuple(rings), tuple(f"o{i}" for i in range(len(self.given.outputs))), code,
         )  # fmt: skip
 
-    def _computing(self, role: MathRole, loops: tuple[Multiplied, Multiplied]) -> tuple[Statement, ...]:
+    def _computing(self, role: MathRole, loop: Loop, behind: Loop) -> tuple[Statement, ...]:
         """What a role that multiplies does at a point: the loop over what is streamed, that over what is held."""
+        made, dtype = self.made, self.made.dtype
         self.values, self.named, self.accumulators = {}, {}, {}
-        (loop, products), (behind, added) = loops
-        for value in products:
+        for value in made.sums:
             name = f"c{value}" if role is self.scheme.math[0] else f"c{value}_{role.name}"
-            shape = (role.rows, role.columns)
             self.accumulators[value] = name
-            sums = INSTRUCTION_ROWS[role.instruction].sums
-            self.tiles[name] = Tile(name, Place.REGISTER, (ROWS, COLUMNS), shape, sums, Layout.FRAGMENT)
+            self._register(name, COLUMNS, role.rows, role.columns, INSTRUCTION_ROWS[role.instruction].sums)
         rest = f"r_{role.name}" if role.rest else ""
         if rest:
             shape = (role.parts * role.rows, self.scheme.step)
-            self.tiles[rest] = Tile(rest, Place.SHARED, (ROWS, SUMMED), shape, self.made.dtype, Layout.PANELS)
+            self.tiles[rest] = Tile(rest, Place.SHARED, (ROWS, SUMMED), shape, dtype, Layout.PANELS)
         row, column = Index((), role.row), Index((), role.column)
         row = counted(PART, role.rows) + row if role.parts > 1 else row
         self.begin = {ROWS: row, COLUMNS: column}
 
-        def adding(factors: Mapping[int, list[tuple[str, str]]]) -> list[Statement]:
-            pairs = [(self.accumulators[value], a, b) for value, many in factors.items() for a, b in many]
-            return [Product(role.instruction, name, a, b, row, column, rest) for name, a, b in pairs]
+        def product(total: int, left: str, right: str) -> Product:
+            return Product(role.instruction, self.accumulators[total], left, right, row, column, rest)
 
+        products = [product(v, self.slots[f.left], self.slots[f.right]) for v, many in made.sums.items() for f in many]
+        rounded: dict[int, Set] = {}
+        for value, f in made.low.items():
+            self._register(f"c{value}", RANK, role.rows, self.low, DType.F32)
+            self._register(f"p{value}", RANK, role.rows, self.low, dtype)
+            operands = self.slots[f.left], self.slots[f.right]
+            products.append(Product(wgmma(self.low, dtype).name, f"c{value}", *operands, row))
+            rounded[value] = Set(f"p{value}", f"c{value}")
+        late = [
+            replace(product(a.total, f"p{a.left}", self.slots[a.right]), row=Index()) if isinstance(a.left, int)
+            else product(a.total, self.slots[a.left], self.slots[a.right])
+            for a in made.added.values()
+        ]  # fmt: skip
         return (
-            *(Clear(name) for name in self.accumulators.values()),
-            replace(loop, body=(Await(RING), *adding(products), Release(RING, self.scheme.behind))),
+            *(Clear(name) for name in (*self.accumulators.values(), *(f"c{value}" for value in rounded))),
+            replace(loop, body=(Await(RING), *products, Release(RING, self.scheme.behind))),
             *([Release(RING)] if self.scheme.behind else []),
-            *([replace(behind, body=(Await(ONCE), *adding(added), Release(ONCE)))] if added else []),
+            *rounded.values(),
+            *([replace(behind, body=(Await(ONCE), *late, Release(ONCE)))] if late else []),
             *self._epilogue(),
         )
+
+    def _register(self, name: str, across: str, rows: int, columns: int, dtype: DType) -> None:
+        self.tiles[name] = Tile(name, Place.REGISTER, (ROWS, across), (rows, columns), dtype, Layout.FRAGMENT)
 
     def _walk(self) -> tuple[Walk, int]:
         """The points of the grid, those of one wave near each other; blocks as many as run at once."""
@@ -238,9 +251,11 @@ class _Planner(OnGrid):
             self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, operand.axes)
             tile = block.tile_shape(attrs)[-2:]
             step = self.scheme.step
-            along = (SUMMED, RANK)
-            shape = tuple(step if axis in along else n for axis, n in zip(operand.axes[-2:], tile, strict=True))
-            shape = (-(-shape[0] // PATTERN_ROWS) * PATTERN_ROWS, shape[1])  # what lies beyond is not multiplied
+            along = {SUMMED: step, RANK: step}
+            first, second = (along.get(axis, n) for axis, n in zip(operand.axes[-2:], tile, strict=True))
+            if self.low and operand.axes[-2] == RANK:
+                first = self.low
+            shape = (-(-first // PATTERN_ROWS) * PATTERN_ROWS, second)  # what lies beyond is not multiplied
             name = f"{stem}{len(self.slots)}"
             self.slots[operand] = name
             self.tiles[name] = Tile(name, Place.SHARED, operand.axes[-2:], shape, self.made.dtype, Layout.PANELS)
@@ -252,7 +267,7 @@ class _Planner(OnGrid):
         for dim, extent in enumerate(block.tile_shape(attrs)):
             start = self._part(attrs.imap, dim)
             if operand.axes[dim] == RANK:
-                at.append(counted(RANK, self.scheme.step))
+                at.append(Index() if self.low else counted(RANK, self.scheme.step))
             elif operand.axes[dim] == SUMMED:
                 at.append(start * (extent * block.loop) + counted(SUMMED, self.scheme.step))
             else:

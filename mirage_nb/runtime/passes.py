@@ -37,6 +37,7 @@ from mirage_nb.runtime.contest.trial import (
     run_once,
     try_on_cpu,
 )
+from mirage_nb.runtime.contest.ways import Ways
 from mirage_nb.runtime.contest.winner import ALONE, Origin, Winner, WrongResult
 from mirage_nb.runtime.contest.without_gpu import WithoutGpu, here, is_generated
 from mirage_nb.runtime.execution.artifacts import distrusted
@@ -102,8 +103,8 @@ class Passes:
 
     `stage` says what is being done, for a reader; `trace` which passes were run; `baselines` how PyTorch
     fared in the last race; `entered` which muGraphs were entered into heats, and how they were emitted; `timed` every
-    timing that counted, in order; `gate` where kernels meet random and hard inputs, once these are drawn; `tried` the
-    labels of winners that did; `made` when all began.
+    timing that counted, in order; `ways` how what is fast was emitted; `gate` where kernels meet random and hard
+    inputs, once these are drawn; `tried` the labels of winners that did; `made` when all began.
     `tolerance`: how many times the program's own rounding kernels may be off, 1 for what that explains.
     """
 
@@ -114,11 +115,10 @@ class Passes:
         self.trace: tuple[Pass, ...] = ()
         self.baselines: tuple[Lap, ...] = ()
         self.entered: set[tuple[str, str]] = set()
-        self.timed, self.tried = tuple[Timed, ...](), set[str]()
+        self.timed, self.tried, self.ways = tuple[Timed, ...](), set[str](), Ways()
         self.made = time.monotonic()
         self._guard = threading.Lock()
         self._winners: dict[str, Winner] = {}
-        self._own: dict[str, Winner] = {}
         self._scale: float | None = None
         self._track: Track | None = None
         self.gate: Gate | None = None
@@ -146,8 +146,7 @@ class Passes:
 
     def build(self, candidate: Candidate) -> Winner:
         """Emit, compile and execute one candidate in this thread, unless that is done. Raises MirageError."""
-        done = self.winners.get(candidate.digest)
-        if done is not None and done.candidate.executed_on != ALONE:
+        if (done := self.winners.get(candidate.digest)) is not None and done.candidate.executed_on != ALONE:
             return done
         try:
             return self.built(candidate, here)
@@ -198,8 +197,10 @@ class Passes:
                 self._early = Early(self, self.gpu).start()
 
     def early_times(self) -> None:
-        """Wait for what was begun early to be timed."""
-        while self._early is not None and not self._early.timed(TURN_SECONDS) and self.search.left > 0:
+        """Wait for what was begun early to be timed: until the budget is over, or there is a first time."""
+        while self._early is not None and not self._early.timed(TURN_SECONDS):
+            if self.search.left < (0 if self.winners else -AT_LEAST_SECONDS):
+                return
             if not self.search.proceed():
                 raise Stopped("the session was stopped")
 
@@ -300,9 +301,8 @@ class Passes:
         return Inputs(self.search.program, self.sample_seed)
 
     def first_runs(self, entries: Sequence[Entry], trials: Trials, until: float = math.inf) -> Outcomes:
-        """One run of each kernel, in processes of their own, side by side, to see that it ends; where the card takes
-        one process only there is none. Yields the number of an entry, and what returns its outcome or raises, as they
-        end, at most until the clock (`time.monotonic`) says so."""
+        """One run of each kernel, in processes of their own, to see that it ends; none where the card takes one process
+        only. Yields the number of an entry, and what returns its outcome or raises, until the clock says so."""
         from mirage_nb.runtime.execution.launch import exclusive
 
         if exclusive():
@@ -320,6 +320,11 @@ class Passes:
                 self._meeting = Trials(self.search.proceed)
             return self._meeting
 
+    @property
+    def can_meet(self) -> bool:
+        """Whether kernels can meet random and hard inputs without a wait."""
+        return not self.inputs.missing and (self._early is None or self._early.placed)
+
     def make_gate(self, trials: Trials, until: float = math.inf) -> None:
         """Have a `gate`, for the supervising thread. Arguments and errors as of `new_gate`."""
         self.gate = self.new_gate(trials, self.meeting(), until)
@@ -334,8 +339,7 @@ class Passes:
         elif missing := self.inputs.missing:
             for _ in trials.call_all(draw_into, missing, seconds=DRAW_SECONDS, until=until):
                 pass
-        drawn = self.inputs.there
-        if not drawn:
+        if not (drawn := self.inputs.there):
             raise LaunchError("no inputs were drawn in time to try it on")
         if left := (asked := len(self.inputs.names)) - len(drawn):
             self.search.tell(f"{left} of {asked} kinds of inputs were not drawn in time to try kernels on them")
@@ -403,11 +407,10 @@ class Passes:
         self.search.offer([winner.candidate for winner in found])  # the search may have better ones meanwhile
         known = {c.digest: c.time_us for c in self.search.candidates()}
         for winner in found:
-            if winner.candidate.configuration == OWN_OPERATORS:
-                self._own[winner.label] = winner
             took, before = winner.candidate.time_us, known.get(winner.candidate.digest)
             if winner.candidate.digest in known and took is not None and (before is None or took < before):
                 self.keep(winner)
+        self.ways.add(found, self.best_us)
 
     def withdraw(self, winner: Winner, error: MirageError) -> None:
         """What was timed is no winner: it is wrong or poor. For the program's own operators the next way to run them
@@ -416,9 +419,7 @@ class Passes:
         with self._guard:
             self._withdrawn.add(winner.label if own else winner.candidate.digest)
             self._winners.pop(winner.candidate.digest, None)
-            self._own.pop(winner.label, None)
-            other = min(self._own.values() if own else (), key=lambda way: way.candidate.rank, default=None)
-        if other is not None:
+        if (other := self.ways.without(winner)) is not None:
             self.search.tell(f"{winner.candidate.digest[:8]}: a library's way is left out: {error}")
             self.keep(other)
             return
@@ -429,6 +430,7 @@ class Passes:
         """Note a winner, in place of an earlier one of its candidate."""
         with self._guard:
             self._winners[winner.candidate.digest] = winner
+        self.ways.learn(winner)
         self.search.update(winner.candidate)
         return winner
 

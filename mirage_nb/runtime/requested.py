@@ -5,21 +5,19 @@ In: arguments as a caller gives them, or the header of a stored session. Out: wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from mirage_nb.errors import LaunchError, MirageError, OptionError
+from mirage_nb.errors import MirageError, OptionError
 from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.runtime.store import Header
+from mirage_nb.runtime.store import MAX_SEED, Header
 from mirage_nb.search import Budget
 from mirage_nb.search.session.session import effort_budget
 from mirage_nb.targets import DEFAULT_TARGET, EXACT, PRECISIONS, Target, find_target
-from mirage_nb.typed import typed
 
 LEAST_RESERVE = 3.0
 """Seconds of a session that are kept for what follows the search, unless that is more than half of them."""
@@ -55,11 +53,16 @@ def default_target(gpu: Gpu | None) -> Target:
     return attached if attached is not None else find_target(DEFAULT_TARGET)
 
 
-@typed
 def seconds(budget: float | None) -> float | None:
     if budget is not None and not 0 < budget < float("inf"):
         raise OptionError(f"a budget of {budget:g} seconds", hint="give a positive number")
     return budget
+
+
+def seed(number: int) -> int:
+    if not 0 <= number < MAX_SEED:
+        raise OptionError(f"a seed of {number}", hint="give a number from 0 to below 2^62")
+    return number
 
 
 def reserve(gpu: Gpu | None, seconds: float) -> float:
@@ -97,10 +100,3 @@ def precise(name: str | None, gpu: Gpu | None, precision: str, graph: KernelGrap
 def runs(gpu: Gpu | None, target: Target) -> Gpu | None:
     """The GPU, if it runs what is made for the target."""
     return gpu if gpu is not None and gpu.runs(target) else None
-
-
-def ordered(names: Sequence[str], tensors: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Tensors in the order of inputs of these names, the last ones given by name. Raises LaunchError."""
-    if len(tensors) + len(named) != len(names) or any(n not in names[len(tensors) :] for n in named):
-        raise LaunchError(f"expected the tensors {', '.join(names)}", hint="pass them in this order, or by name")
-    return (*tensors, *(named[n] for n in names[len(tensors) :]))

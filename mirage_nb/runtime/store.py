@@ -34,6 +34,7 @@ from mirage_nb.search.session.progress import Candidate, Rejected
 from mirage_nb.search.space import EFFORTS, Configuration
 from mirage_nb.settings import read_settings
 from mirage_nb.targets import TARGETS
+from mirage_nb.typed import typed
 from mirage_nb.verify.verdict import VerdictKind
 
 T = TypeVar("T")
@@ -45,9 +46,11 @@ TABLES = (
      "PRIMARY KEY (session, search, slot))"),
     ("table", "sessions", "CREATE TABLE sessions (name TEXT PRIMARY KEY, saved REAL, header TEXT, facts TEXT)"),
 )  # fmt: skip
+NOWHERE = ":memory:"
 LOCKED_SECONDS = 1.0
 """How long somebody else may write before we give up: the session goes on meanwhile without its eyes."""
 MAX_NAME = 200
+MAX_SEED = 2**62
 MAX_SESSIONS = 10_000
 MAX_FINDINGS = 20_000
 SECRETS = "store"
@@ -98,6 +101,7 @@ class Stored:
         return f"<Stored {self.name[:40]}: {len(self.ended)} configurations of {self.header.graph!r}>"
 
 
+@typed
 class Store:
     """The sessions in one file, which is made when something is first saved.
 
@@ -106,6 +110,8 @@ class Store:
     """
 
     def __init__(self, path: str | Path) -> None:
+        if "\0" in str(path):
+            raise StoreError("a file's name has no zero byte", hint="give another file for the store")
         self.path = Path(path)
         self._secrets = read_settings().home / SECRETS
 
@@ -124,7 +130,8 @@ class Store:
             found = self._session(db, name)
             if found is None:
                 names = ", ".join(self.names()[:10])
-                raise StoreError(f"{self.path} has no session {name!r}", hint=f"it has {names or 'none'}")
+                hint = f"it has {names}" if names else "nothing is stored there: sessions are with store=, or --keep"
+                raise StoreError(f"{self.path} has no session {name!r}", hint=hint)
             saved, header, facts, own = found
             ended = list(self._ended(db, name, header))
             foreign = sum(not sealed for _, sealed in ended) + (not own)
@@ -134,6 +141,8 @@ class Store:
         """Add to a session, or begin one; what the name stood for before is forgotten if it is another search."""
         if not 0 < len(name) <= MAX_NAME:
             raise StoreError(f"a session's name has 1 to {MAX_NAME} characters, not {len(name)}")
+        if name != name.encode(errors="replace").decode():
+            raise StoreError(f"the session's name {name!r} has characters that are none")
         keys = [(name, header.search, _slot(one.configuration, one.bounds)) for one in ended]
         entries = [(*key, self._sealed(_payload(one), *key)) for key, one in zip(keys, ended, strict=True)]
         described = _payload(header)
@@ -174,7 +183,7 @@ class Store:
         """A search within these bounds can be begun, and the clock goes on."""
         budget, seconds = header.bounds.budget, header.seconds
         limits = budget.seconds, budget.max_values, budget.max_block_ops, 1.0 if seconds is None else seconds
-        if not all(0 < number < math.inf for number in limits) or not 0 <= header.seed < 2**62:
+        if not all(0 < number < math.inf for number in limits) or not 0 <= header.seed < MAX_SEED:
             raise self._damaged(name, "its bounds are none")
         if header.bounds.effort not in EFFORTS or header.target not in TARGETS:
             raise self._damaged(name, "this version has no such effort, or no such target")
@@ -250,18 +259,13 @@ class Store:
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """A connection; an empty store where there is no file."""
-        if not os.path.exists(self.path):
-            with closing(sqlite3.connect(":memory:")) as db:
-                _create(db)
-                yield db
-            return
-        with self._connected() as db:
+        with self._connected(self.path if os.path.exists(self.path) else NOWHERE) as db:
             yield db
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """A connection with a transaction, done as a whole or not at all."""
-        with self._connected() as db:
+        with self._connected(self.path) as db:
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
@@ -271,10 +275,10 @@ class Store:
             db.execute("COMMIT")
 
     @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
+    def _connected(self, place: str | Path) -> Iterator[sqlite3.Connection]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(self._connect()) as db:
+            with closing(self._connect(place)) as db:
                 db.execute("PRAGMA trusted_schema = OFF")
                 self._check_schema(db)
                 yield db
@@ -283,8 +287,8 @@ class Store:
         except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
             raise self._told(error) from error
 
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=LOCKED_SECONDS, isolation_level=None)
+    def _connect(self, place: str | Path) -> sqlite3.Connection:
+        return sqlite3.connect(place, timeout=LOCKED_SECONDS, isolation_level=None)
 
     def _check_schema(self, db: sqlite3.Connection) -> None:
         """The file is a store and nothing else: a foreign trigger or view could do anything with our statements."""

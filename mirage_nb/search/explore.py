@@ -42,8 +42,6 @@ CLOSURE_SHARE = 0.7
 """Part of a configuration's seconds that its closures may take."""
 LOOKED_AT = 50
 """Graphs looked at for every one that is kept."""
-MAX_TERMS = 4
-"""Terms of a product of two sums that are written out."""
 PARTS_KEPT = 4
 """Structures of a piece that are combined with those of the others, chosen alike."""
 WAYS = 256
@@ -281,8 +279,12 @@ class _Explorer:
             self.effort.pairs,
         )
         leaves = [*semantics.tensors, *(offer.leaf for offer in offered)]
-        for grid, loop in product(last_grids(self.prepared), (None, *self.prepared.reduced)):
-            if self.halted():
+        seconds = [*product(last_grids(self.prepared), (None, *self.prepared.reduced))]
+        for joined, (grid, loop) in enumerate(seconds):
+            if self.saturating_halted():
+                told = f"{joined} of {len(seconds)} grids and loops of the second kernel, {len(pairing.pairs):,} pairs"
+                self.cut.append(f"{self.configuration}: {told} of graphs, were looked at in time")
+                self.reached.add("seconds")
                 break
             second = self.close(semantics, grid, loop, leaves, sample)
             roots = list(root_sets(second, semantics, self.cut))
@@ -360,16 +362,20 @@ def _splits_reduction(configuration: Configuration) -> bool:
 def semantics_for(prepared: Prepared, effort: Effort) -> tuple[Semantics, list[str]]:
     """The semantics under the axioms of the effort, and a note on those that are not in force.
 
-    Expanding a product of long sums makes expressions large and the closure slow; unless the effort is to
-    expand them all, such programs keep their products of sums factored.
+    A closure has every part of a sum, under every factor: written out, some programs have more than anyone can look
+    through, and they keep their products of sums factored.
     """
-    semantics = Semantics(prepared, effort.options)
-    options = effort.options
-    if options.products == "factored" or effort.expand or semantics.widest_product() <= MAX_TERMS:
+    semantics, options = Semantics(prepared, effort.options), effort.options
+    if options.products == "factored" or (parts := semantics.oracle.parts()) <= effort.written_out:
         return semantics, []
     factored = replace(options, products="factored")
     restricted = sorted(set(factored.limits()) - set(options.limits()))
-    return Semantics(prepared, factored), [f"products of sums stay factored: {', '.join(restricted)}"]
+    note = (
+        f"products of sums stay factored ({', '.join(restricted)}): written out, {parts:,} sums are parts"
+        f" of one sum of the program, each again under every factor, and at most {effort.written_out} are looked"
+        " through; the pruning factored_products, switched off, writes all of them out, which may take days"
+    )
+    return Semantics(prepared, factored), [note]
 
 
 def splits(closure: Closure, choice: Choice) -> bool:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from mirage_nb.errors import OptionError
 from mirage_nb.ir import OPS, AccumKind, Level, OpKind, Trait
-from mirage_nb.typed import check_types
+from mirage_nb.typed import typed
 
 Numbers = npt.NDArray[np.float64]
 MAX_GRID_DIMS = 3
@@ -31,6 +31,7 @@ OPERATORS: tuple[str, ...] = (
 """What a block graph may be forbidden to have."""
 
 
+@typed
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What every graph-defined kernel has to keep to.
@@ -49,7 +50,6 @@ class Limits:
 
     def check(self) -> None:
         """Raises OptionError: a range without members, or an operator that there is not."""
-        check_types(Limits, asdict(self))
         if not 0 <= self.grid_dims <= MAX_GRID_DIMS:
             raise OptionError(f"{self.grid_dims} grid dims", hint=f"0 to {MAX_GRID_DIMS}")
         for what, (least, most) in (("blocks", self.blocks), ("loop", self.loop)):

@@ -38,6 +38,8 @@ CHEAP = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.SQR})
 """And those that it may, where that moves no more bytes."""
 FUSED = frozenset({Trait.ELEMENTWISE, Trait.REDUCTION})
 """What kernels are generated for, as operators between products."""
+REPEATED_US = 0.15
+"""About what it costs that every block of a product computes an operand itself; the coarse estimate is blind to it."""
 JOINED = 1024
 """A concatenation to more elements is a copy of its own, where kernels have no loops."""
 SMALL_SHARE = 16
@@ -315,14 +317,22 @@ class _Partition:
                         self._join(first, second)
 
     def _offer(self, heap: list[tuple[float, int, int]], groups: Iterable[int]) -> None:
-        """Pairs with one of these groups that are worth joining."""
+        """Pairs with one of these groups that are worth joining; those later where a product repeats another's work."""
         pairs = {(min(a, b), max(a, b)) for a in groups for b in self._near(a)}
         for a, b in sorted(pairs):
             members = self.members[a] | self.members[b]
             if self.looked_at < LOOKED_AT and self._allowed(members):
                 gain = self.us[a] + self.us[b] - self._us(members)
                 if gain > 0:
-                    heapq.heappush(heap, (-gain, a, b))
+                    heapq.heappush(heap, (REPEATED_US * self._multiplied(a, b) - gain, a, b))
+
+    def _multiplied(self, first: int, second: int) -> bool:
+        """Whether a product of one of two groups reads what elementwise operators, all of the other, compute."""
+        for one, other in ((first, second), (second, first)):
+            products = (v for v in self.members[other] if is_heavy(self.graph, self.maker[v]))
+            if any(one == self.group.get(s) for v in products for s in self.sources[v]):
+                return all(Trait.ELEMENTWISE in OPS[self.maker[v].kind].traits for v in self.members[one])
+        return False
 
     def _near(self, number: int) -> Iterator[int]:
         """Groups that read what this one writes, or write what it reads, or read beside it what it reads."""

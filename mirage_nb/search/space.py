@@ -31,6 +31,9 @@ class Budget:
 
 
 UNCAPPED = sys.maxsize
+WRITTEN_OUT = 32
+"""Sums that are parts of one sum of a program whose products of sums are written out. Closures grow with them: 24 take
+a tenth of a second, 96 some seconds, and of 216 in ten minutes nobody saw the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Effort:
         rules: of the closures.
         limits: of the sizes of kernels.
         parts: any part of an axis may be left between two kernels, not only the grid's.
-        expand: products of long sums are always written out.
+        written_out: products of sums are written out where no sum of the program then has more parts than so many.
         free_loops: loops over free axes are derived as well.
     """
 
@@ -92,7 +95,7 @@ class Effort:
     rules: Rules = field(default_factory=Rules)
     limits: Limits = field(default_factory=Limits)
     parts: bool = False
-    expand: bool = False
+    written_out: int = WRITTEN_OUT
     free_loops: bool = False
 
     def __repr__(self) -> str:
@@ -127,7 +130,7 @@ EFFORTS: dict[str, Effort] = {
             assemblies=256,
             budget=Budget(600.0, 200_000, 32),
             parts=True,
-            expand=True,
+            written_out=128,
             free_loops=True,
         ),
     )

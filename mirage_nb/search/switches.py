@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from mirage_nb.algebra import EQUATIONS
 from mirage_nb.errors import OptionError
 from mirage_nb.search.limits import Limits
-from mirage_nb.search.space import Effort
+from mirage_nb.search.space import UNCAPPED, WRITTEN_OUT, Effort
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +106,12 @@ class Switches:
         rules = {field: name in self.on for name, field in _RULES.items() if name in self.on | self.off}
         if _PRODUCTS in self.off:
             options = replace(options, products="expanded")
-        expand = (effort.expand or _PRODUCTS in self.off) and _PRODUCTS not in self.on
+        written_out = effort.written_out
+        if _PRODUCTS in self.on | self.off:
+            written_out = UNCAPPED if _PRODUCTS in self.off else min(written_out, WRITTEN_OUT)
         limits = self.by_hand if self.by_hand is not None else effort.limits
         kept = replace(effort.rules, without=limits.without, **rules)
-        return replace(effort, options=options, rules=kept, expand=expand, limits=limits)
+        return replace(effort, options=options, rules=kept, written_out=written_out, limits=limits)
 
     def limits(self, effort: Effort) -> tuple[str, ...]:
         """What these take away from the space of an effort, one sentence each."""
@@ -125,5 +127,5 @@ def switched(effort: Effort) -> dict[str, bool]:
     """For every axiom and pruning whether it is in force at an effort."""
     found = {name: name not in effort.options.off for name in AXIOMS}
     found |= {name: bool(getattr(effort.rules, field)) for name, field in _RULES.items()}
-    found[_PRODUCTS] = effort.options.products == "factored" or not effort.expand
+    found[_PRODUCTS] = effort.options.products == "factored" or effort.written_out < UNCAPPED
     return found

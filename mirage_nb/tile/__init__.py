@@ -5,5 +5,5 @@ which are legal, `run` what they compute. What multiplies: `instructions`, one t
 `texel_run`, what follows from it; `groups`, rows derived from the table; `precision`, f32 of shorter products;
 `tessellation`, exact covers by several kinds; `schemes`, how roles share a tile; `rates`, how fast each was. Rules that
 planner and ranking share: `sketch`, a block without extents, and on it `placement`, `order`, `thread_graph`, `bodies`,
-`held`, `rules`, `shared`.
+`register_resident`, `rules`, `shared`.
 """

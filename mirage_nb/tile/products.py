@@ -4,15 +4,16 @@ In: a block graph. Out: a `ProductBlock`: its accumulated products, each a sum o
 as nodes of the block with its chains written out.
 Nothing is decided here but that the block is one: a for-loop over the summed axis in which nothing is computed but
 products of two streamed operands (seen through transposes), sums of two, and held operands; after it elementwise
-operators only, and products of held operands that are added to an accumulator (of low rank, as in LoRA). Invariant:
-rows and columns of every accumulator are the last two dimensions of a tile, all others are of extent 1.
+operators only, and products that are added to an accumulator (of low rank, as in LoRA): of held operands, or of another
+accumulated product by a held one. Invariant: rows and columns of every accumulator are the last two dimensions of a
+tile, all others are of extent 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,13 @@ from mirage_nb.ir import (
     Trait,
     TransposeAttrs,
 )
+from mirage_nb.tile.rules import low_columns
 from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES, PATTERN_ROWS
 from mirage_nb.tile.sketch import MATMULS, pairs
 from mirage_nb.tile.written_out import Node, WrittenOut, write_out
 
 ROWS, COLUMNS, SUMMED, RANK = "m", "n", "k", "r"
-"""The axes of a product; what a product of held operands sums."""
+"""The axes of a product; what a product behind the loop sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,28 @@ class Factors:
 
 
 @dataclass(frozen=True, slots=True)
+class Added:
+    """A product behind the loop. total: the accumulator that it is added to; left: a held operand, or the accumulator
+    of a product of low rank; right: a held operand."""
+
+    total: int
+    left: Operand | int
+    right: Operand
+
+    @property
+    def held(self) -> tuple[tuple[Operand, str], ...]:
+        """The held operands, and the axis of each that is not summed."""
+        right = (self.right, COLUMNS)
+        return (right,) if isinstance(self.left, int) else ((self.left, ROWS), right)
+
+
+@dataclass(frozen=True, slots=True)
 class ProductBlock:
     """A block of products.
 
     rows, columns: of the tile that the block makes; depth: of the summed axis, all iterations of a block. sums: value
-    of each accumulator -> its products. held: value -> the iterator behind it, of operands that the loop does not
-    change. added: product of held operands -> the accumulator that it is added to, its factors. Values are nodes.
+    of each accumulator -> its products; `low`: of those that only products behind the loop read. held: value -> the
+    iterator behind it, of operands that the loop does not change. added: value -> what is `Added`. Values are nodes.
     """
 
     block: BlockGraph
@@ -70,13 +88,19 @@ class ProductBlock:
     columns: int
     depth: int
     sums: dict[int, tuple[Factors, ...]]
+    low: dict[int, Factors]
     held: dict[int, InIterAttrs]
-    added: dict[int, tuple[int, Factors]]
+    added: dict[int, Added]
 
     @property
     def factors(self) -> tuple[Factors, ...]:
-        """All products of streamed operands."""
+        """The products of streamed operands that make rows and columns."""
         return tuple(factors for products in self.sums.values() for factors in products)
+
+    def low_columns(self, rank: int) -> int:
+        """Columns of accumulated products of low rank; 0 where there are none."""
+        along = any(added.right.axes[-1] == RANK for added in self.added.values())
+        return low_columns(rank, along=along) if self.low else 0
 
     @property
     def major(self) -> tuple[str, str] | None:
@@ -127,47 +151,76 @@ def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBloc
             held[value] = source
         else:
             return None
-    shapes = {nodes[v].shape[-2:] for v in sums}
     dtypes = {block.args[f.left.attrs.arg].dtype for factors in sums.values() for f in factors}
     depths = {_depth(block, f) for factors in sums.values() for f in factors}
-    if len(shapes) != 1 or len(dtypes) != 1 or len(depths) != 1:
+    if len(dtypes) != 1 or len(depths) != 1:
         return None
-    ((rows, columns),) = shapes
     dtype = dtypes.pop()
     matrices = {v: a for v, a in held.items() if a.arg not in literal_args and block.args[a.arg].dtype is dtype}
-    added = _added(written, sums, matrices if dtype in HALVES else {})
-    made = ProductBlock(block, written, dtype, rows, columns, depths.pop(), sums, held, added)
-    return made if all(_plain(made, value, _axes(made, value)) for value, _ in written.saved) else None
+    added = _added(written, sums, matrices) if dtype in HALVES else {}
+    low = {a.left: _of_rank(*sums.pop(a.left)) for a in added.values() if isinstance(a.left, int)}
+    shapes = {nodes[v].shape[-2:] for v in sums}
+    if len(shapes) != 1:
+        return None
+    ((rows, columns),) = shapes
+    made = ProductBlock(block, written, dtype, rows, columns, depths.pop(), sums, low, held, added)
+    plain = all(_plain(made, value, _axes(made, value)) for value, _ in written.saved)
+    return made if plain and _beside(made) else None
+
+
+def _beside(made: ProductBlock) -> bool:
+    """Whether products of low rank come of rows that are there anyway, by matrices of which each point of the grid has
+    all columns; then nothing else is added behind the loop."""
+    lefts = {f.left for f in made.factors}
+    cut = {f.right.axes[dim] for f in made.low.values() for dim in f.right.attrs.imap if dim is not None}
+    alike = not made.low or all(isinstance(added.left, int) for added in made.added.values())
+    return alike and cut <= {SUMMED} and all(f.left in lefts and len(f.right.axes) == 2 for f in made.low.values())
+
+
+def _of_rank(factors: Factors) -> Factors:
+    """The factors of a product whose columns another product sums."""
+    axes = tuple(RANK if axis == COLUMNS else axis for axis in factors.right.axes)
+    return replace(factors, right=replace(factors.right, axes=axes))
 
 
 def _added(
-    written: WrittenOut, sums: Mapping[int, object], held: Mapping[int, InIterAttrs]
-) -> dict[int, tuple[int, Factors]]:
-    """The products of held operands that are added to an accumulator, where nothing else reads them or it."""
-    found: dict[int, tuple[int, Factors]] = {}
+    written: WrittenOut, sums: Mapping[int, Sequence[Factors]], held: Mapping[int, InIterAttrs]
+) -> dict[int, Added]:
+    """The products that are added to an accumulator behind the loop, where nothing else reads them or it."""
+    found: dict[int, Added] = {}
     nodes, saved = written.nodes, {value for value, _ in written.saved}
+    low = {v for v, factors in sums.items() if len(factors) == len(written.uses[v]) == 1 and v not in saved}
     for pair in (node.inputs for node in nodes if node.kind is OpKind.ADD):
         for total, other in (pair, pair[::-1]):
             alone = nodes[total].shape == nodes[other].shape and saved.isdisjoint(pair)
             alone = alone and all(len(written.uses[v]) == 1 for v in pair)
-            if total in sums and alone and (factors := _held_factors(nodes, other, held)) is not None:
-                found[other] = (total, factors)
+            if total in sums and alone and (factors := _behind_loop(nodes, other, held, low)) is not None:
+                found[other] = Added(total, *factors)
     return found
 
 
-def _held_factors(nodes: Sequence[Node], value: int, held: Mapping[int, InIterAttrs]) -> Factors | None:
-    """The two held matrices whose product a value is, seen through a transpose of it."""
+def _behind_loop(
+    nodes: Sequence[Node], value: int, held: Mapping[int, InIterAttrs], low: Container[int]
+) -> tuple[Operand | int, Operand] | None:
+    """The matrices whose product a value is, seen through a transpose of it: two held ones, or an accumulator and a
+    held one."""
     product, turned = _behind(nodes, value)
     if nodes[product].kind is not OpKind.MATMUL:
         return None
     inputs = nodes[product].inputs[::-1] if turned else nodes[product].inputs
-    found = []
+    found: list[Operand | int] = []
     for operand, axes in zip(inputs, ((ROWS, RANK), (RANK, COLUMNS)), strict=True):
         source, swapped = _behind(nodes, operand)
-        if source not in held or len(nodes[source].shape) != 2:
+        if len(nodes[source].shape) != 2:
             return None
-        found.append(Operand(held[source], axes[::-1] if swapped ^ turned else axes))
-    return Factors(*found)
+        if source in low and swapped == turned:
+            found.append(source)
+        elif source in held:
+            found.append(Operand(held[source], axes[::-1] if swapped ^ turned else axes))
+        else:
+            return None
+    left, right = found
+    return None if isinstance(right, int) else (left, right)
 
 
 def _behind(nodes: Sequence[Node], value: int) -> tuple[int, bool]:

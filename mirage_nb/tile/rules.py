@@ -114,6 +114,20 @@ def fits(rows: Extent, columns: Extent, depth: Extent, sums: int, width: int = 2
     return (many > 0) & known & (each <= ACCUMULATOR_REGISTERS) & np.equal(np.mod(depth, step(width)), 0)
 
 
+def low_columns(rank: int, *, along: bool) -> int:
+    """Columns of an accumulated product of low rank, which instructions sum sixteen at a time; along: lines of what it
+    is multiplied by, which come whole."""
+    unit = STEP if along else LEAST_COLUMNS
+    return -(-rank // unit) * unit
+
+
+def low_fits(rows: Extent, columns: Extent, sums: int, low: int) -> Any:
+    """Whether so many accumulators leave registers for products of low rank, with `low` columns together, and for what
+    they are rounded to; no more than a line may be summed behind the loop."""
+    each = np.multiply(rows, np.multiply(columns, sums) + 1.5 * low) / np.maximum(parts(rows), 1) / (LANES * GROUP)
+    return (low == 0) | ((low <= STEP) & (each <= ACCUMULATOR_REGISTERS))
+
+
 def stages(nbytes: Extent, memory: Extent) -> Any:
     """Stages of the ring: nbytes that land in one of them, of `memory` bytes that a block may take. Fewer than
     `SHALLOWEST` are too few."""

@@ -7,10 +7,10 @@ all sizes too, or why there is none; with `--check`, whether a proof that a file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from mirage_nb.errors import printable
+from mirage_nb.errors import ProofError, printable
 from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.jsonform import parse_json
@@ -18,7 +18,7 @@ from mirage_nb.ir.text import HEADER, parse_graph
 from mirage_nb.lang import parse
 from mirage_nb.verify.fields.drawn import is_small
 from mirage_nb.verify.proof import Proof, check, verify_and_prove
-from mirage_nb.verify.trials import TRIALS, Progress, verify
+from mirage_nb.verify.trials import TRIALS, Progress, crossed_names, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 ACCEPTED, REFUTED, UNDECIDED = 0, 1, 2
@@ -86,16 +86,25 @@ def prove_files(
 
 
 def check_files(
-    a_text: str, b_text: str, proof_text: str, *, assume: Mapping[str, Iterable[str]] = MappingProxyType({})
+    a_text: str,
+    b_text: str,
+    proof_text: str,
+    *,
+    permuted: bool = False,
+    assume: Mapping[str, Iterable[str]] = MappingProxyType({}),
 ) -> str:
-    """What the proof in the third text says of the graphs in the others; `assume` as in `check`.
+    """What the proof in the third text says of the graphs in the others; `assume` as in `check`, `permuted` as in
+    `verify`.
 
-    Raises ProofError where it says nothing, AssumptionError where it assumes more, and as `verify_files` and
-    `Proof.from_json`.
+    Raises ProofError where it says nothing, or pairs outputs in another order although that is not allowed,
+    AssumptionError where it assumes more, and as `verify_files` and `Proof.from_json`.
     """
-    proof = Proof.from_json(proof_text)
-    check(proof, read_graph(a_text), read_graph(b_text), assume=assume)
-    return str(proof)
+    proof, a, b = Proof.from_json(proof_text), read_graph(a_text), read_graph(b_text)
+    other = "the proof pairs the outputs in another order" if proof.outputs != tuple(range(len(proof.outputs))) else ""
+    if not permuted and (wrong := other or crossed_names(a, b)):
+        raise ProofError(wrong, hint="--permute allows that")
+    check(proof, a, b, assume=assume)
+    return "\n".join([str(proof), *_pairs(proof.outputs)])
 
 
 def read_graph(text: str) -> KernelGraph:
@@ -118,9 +127,7 @@ def describe(verdict: Verdict) -> str:
         lines.append(f"  seed {verdict.seed}, primes p = {', '.join(str(p) for p, _ in verdict.primes[:SHOWN])}")
     elif verdict.witness is not None:
         lines.append(f"  seed {verdict.seed}, no field trials")
-    if verdict.outputs and verdict.outputs != tuple(range(len(verdict.outputs))):
-        pairs = ", ".join(f"{i} is {j}" for i, j in enumerate(verdict.outputs))
-        lines.append(f"  outputs of the first file in the second: {pairs}")
+    lines += _pairs(verdict.outputs)
     if verdict.witness is not None:
         w = verdict.witness
         lines.append(
@@ -128,3 +135,10 @@ def describe(verdict: Verdict) -> str:
             f"({f'real numbers {w.point}' if w.point else 'residues'}, seed {w.seed})"
         )
     return printable("\n".join(lines))
+
+
+def _pairs(outputs: Sequence[int]) -> list[str]:
+    """Which outputs are which, on a line, where they stand in another order."""
+    if outputs == tuple(range(len(outputs))):
+        return []
+    return [f"  outputs of the first file in the second: {', '.join(f'{i} is {j}' for i, j in enumerate(outputs))}"]

@@ -5,7 +5,8 @@ outputs in order have the same values over the reals wherever the program has on
 
 Two lines that know nothing of each other have to agree. Field trials (paper section 5.2) draw primes, a root of unity
 and all inputs anew, until every output element was compared often enough. A difference refutes, at once where field
-values prove it, else where the reals confirm it. And values over the reals, at points of many kinds, exact or with the
+values prove it, else where the reals confirm it. Graphs with square roots agree with any function in their place, too,
+or a bound holds. And values over the reals, at points of many kinds, exact or with the
 error that they bear (`exact`): a difference there refutes, and what cannot be decided there is not accepted. Seeds are
 made of both graphs and of what the system calls random, unless the caller gives one. `screen` is what a search does
 with thousands of its own candidates: shared trials, and float64. Trials at real shapes: `large`.
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mirage_nb.errors import OptionError, VerificationError
-from mirage_nb.interp.field import FieldInstance, Noted, evaluate
+from mirage_nb.interp.field import FieldInstance, Noted, evaluate, random_inputs
 from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.interp.primes import PRIMES
 from mirage_nb.ir import KernelGraph
@@ -39,6 +40,9 @@ __all__ = ["MAX_TRIALS", "TRIALS", "draw_trial", "screen", "trial_seed", "verify
 TRIALS = 4
 UNBOUNDED_TRIALS = 12
 """Final trials where no theorem bounds one, and roots may exist by chance or functions be anything."""
+WITHOUT_ROOTS = 2
+"""Trials of small graphs with any function in the place of the square root."""
+BY_ROOTS = "field values agree, maybe by the roots that a field has: with any function in their place they do not"
 MAX_TRIALS = 10_000
 ATTEMPTS_PER_TRIAL = 4
 """How many draws a trial may take on average to give every element a value; some more at the start."""
@@ -123,13 +127,13 @@ def _verdict(
     """The verdict, a known one unless somebody wants to be told of progress."""
     if not 1 <= rigour.trials <= MAX_TRIALS or not 0 <= rigour.seed < 2**63:
         hint = f"1 to {MAX_TRIALS} trials, a seed below 2^63"
-        raise OptionError(f"trials {rigour.trials}, seed {rigour.seed}: {hint}")
+        raise OptionError(f"{rigour.trials} trials, seed {rigour.seed}", hint=hint)
     _check_inputs(program, candidate)
     try:
         known = known_program(program)
         if permuted:
             return _permuted(known, candidate, rigour, device, progress)
-        conflict = _conflict(program, candidate)
+        conflict = crossed_names(program, candidate)
         if conflict:
             return Verdict(VerdictKind.REFUTED, seed=rigour.seed, note=conflict)
         return _known(known, known.candidate(candidate), rigour, device, progress)
@@ -148,7 +152,7 @@ def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
             )
 
 
-def _conflict(program: KernelGraph, candidate: KernelGraph) -> str:
+def crossed_names(program: KernelGraph, candidate: KernelGraph) -> str:
     """A name that outputs of both graphs have, at different places; or nothing."""
     places = {name: place for place, name in enumerate(candidate.output_names)}
     for place, name in enumerate(program.output_names):
@@ -310,12 +314,29 @@ class _Run:
         chosen = math.comb(len(self.primes), self.wanted) * (self.wanted if self.final else 1)
         return self.wanted * self.bound + self.once + math.log2(chosen)
 
+    def _equal_without_roots(self) -> bool:
+        """Whether the graphs agree with any function in the place of the square root, too. A field has roots of half of
+        its elements, and sqrt(x * x) is x half of the time: what a trial leaves out, and the sign of a root, may be
+        what keeps graphs alike that differ, where no bound says that it is not."""
+        matching = Matching(self.program.output_types, self.candidate.output_types)
+        for seed in map(self.drawn.seed, range(WITHOUT_ROOTS if self.small else 1)):
+            instance = FieldInstance.draw(seed)
+            drawn = random_inputs(self.program, instance, self.lax.parts)
+            inputs = dict(zip((i.name for i in self.program.inputs), drawn, strict=True))
+            ours, theirs = (evaluate(g, inputs, instance, roots=False) for g in (self.program, self.candidate))
+            matching.compare(ours, theirs, seed)
+        return matching.witness is None
+
     def _wants_more(self) -> bool:
         """Whether a trial more is worth it."""
         total = self._total()
         return self.final and total is not None and FINAL_LOG2_BOUND < total and self.wanted < FINAL_TRIALS
 
     def _equal(self) -> Verdict:
+        if self.lax.roots and self._total() is None and not (self.rigour.floats or self._equal_without_roots()):
+            if self.small and not self.final:
+                return _Run(*self.pair, replace(self.rigour, final=True), CPU, self.progress).verdict()
+            return self._by_reals(VerdictKind.UNDECIDED, BY_ROOTS)
         looked = self._look(covered=True)
         if looked.outcome is not Outcome.AGREE:
             return self._by_reals(VerdictKind.UNDECIDED, f"field values agree; {looked.note}", looked=looked)

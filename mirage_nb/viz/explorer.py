@@ -22,6 +22,7 @@ from mirage_nb.optimize.plan import BlockPlan, Plan, plan
 from mirage_nb.targets import Target
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.rules import RESERVED_BYTES
+from mirage_nb.typed import typed
 from mirage_nb.viz.axes import axis_names
 from mirage_nb.viz.mugraph import mugraph_svg, place_of
 from mirage_nb.viz.program_lines import program_html
@@ -94,6 +95,7 @@ def explorer_html(
     return drawn if opened else drawn.replace(_OPEN, _CLOSED)
 
 
+@typed
 def explorer_page(
     graph: KernelGraph, target: Target, options: Options | None = None, program: TensorProgram | None = None
 ) -> str:

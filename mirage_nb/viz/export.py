@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_nb.errors import StoreError
+from mirage_nb.pipeline import Session
+from mirage_nb.typed import typed
 from mirage_nb.viz import explorer, html
 from mirage_nb.viz.history import History, Moment
 from mirage_nb.viz.outcomes import outcomes_html, rejected_html
@@ -21,7 +23,6 @@ from mirage_nb.viz.svg import STYLE
 from mirage_nb.viz.tree import key, sampled
 
 if TYPE_CHECKING:
-    from mirage_nb.pipeline import Session
     from mirage_nb.runtime.contest.timing import Lap
 
 OPENED_CANDIDATES = 12
@@ -74,17 +75,21 @@ def fastest(laps: Sequence[Lap]) -> html.Peer | None:
     return min(timed, key=lambda peer: peer.us, default=None)
 
 
-def export(session: Session, path: Path, moments: tuple[Moment, ...] = ()) -> Path:
+@typed
+def export(session: Session, path: str | Path, moments: tuple[Moment, ...] = ()) -> Path:
     """Write the page to `path`.
 
     Raises:
         StoreError: the file cannot be written.
     """
+    file, page = Path(path), session_page(session, moments)
     try:
-        path.write_text(session_page(session, moments), encoding="utf-8")
+        file.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}", hint="give another file") from error
-    return path
+        raise StoreError(f"{file} cannot be written: {error.strerror}", hint="give another file") from error
+    except ValueError as error:
+        raise StoreError(f"{file} is no file's name: {error}", hint="give another file") from error
+    return file
 
 
 def _now(session: Session) -> tuple[Moment, ...]:

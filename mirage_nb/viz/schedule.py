@@ -39,7 +39,7 @@ def schedule_html(number: int, plan: BlockPlan) -> str:
     side. Above them its products by instruction."""
     if plan.program is not None:
         return roles_html(plan.program)
-    if plan.held is not None:
+    if plan.resident is not None:
         return "<p class='mir-none'>every thread keeps its elements in registers: one pass, nothing is staged</p>"
     rows = "".join(_rows(number, plan))
     head = "".join(

@@ -126,7 +126,7 @@ _COLOURED = {"Keyword": "word", "Comment": "comment", "Number": "number", "Strin
 def _coloured(texts: Sequence[str]) -> list[str]:
     """Lines of CUDA C++ as HTML; without Pygments, which comes with IPython, in one colour."""
     try:
-        from pygments.lexers import CppLexer
+        from pygments.lexers.c_cpp import CppLexer  # their package replaces itself while it loads
     except ImportError:
         return [escape(text) for text in texts]
     shown = [""]

@@ -16,6 +16,7 @@ from importlib import resources
 
 from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot
+from mirage_nb.typed import typed
 from mirage_nb.viz import explorer, svg
 from mirage_nb.viz.mugraph import mugraph_svg
 from mirage_nb.viz.raster import png_bundle, with_png
@@ -51,6 +52,7 @@ class Walkthrough:
     rejected: tuple[Rejected, ...] = ()
 
     @classmethod
+    @typed
     def of(cls, snapshot: Snapshot, configuration: str = "") -> Walkthrough:
         """What a snapshot knows of a configuration; default: the first that has a sample."""
         names = configurations(snapshot)

@@ -14,9 +14,8 @@ from html import escape
 from typing import Any
 
 from mirage_nb.errors import MirageError, OptionError
+from mirage_nb.options import EXTEND, TUNE, Option, positive
 from mirage_nb.search.session.progress import Candidate, State
-from mirage_nb.search.space import EFFORTS
-from mirage_nb.targets import TARGETS
 from mirage_nb.viz.text import duration
 from mirage_nb.viz.verdicts import verdict_html
 from mirage_nb.widgets import boards
@@ -25,50 +24,11 @@ LIVE = frozenset({State.WAITING, State.RUNNING, State.PAUSED})
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """One input of a form: its name is the keyword of the session's method."""
-
-    name: str
-    label: str
-    read: Callable[[str], object]
-    values: tuple[str, ...] = ()
-    hint: str = ""
-    tip: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """What came of an action: HTML to show, and the candidate that it is about."""
 
     html: str = ""
     candidate: Candidate | None = None
-
-
-def positive(text: str) -> float:
-    """A number above 0, and finite. Raises ValueError."""
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise ValueError(text)
-    return number
-
-
-def count(text: str) -> int:
-    """A whole number from 1. Raises ValueError."""
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
-EXTEND = (
-    Field("effort", "effort", str, tuple(EFFORTS), tip="sets of axioms and bounds, each larger than the one before"),
-    Field("max_block_ops", "block operators", count, hint="as before", tip="most operators of one kernel"),
-    Field("seconds", "seconds", positive, hint="no limit"),
-    Field("max_values", "values", count, hint="as before"),
-    Field("configuration_seconds", "seconds each", positive, hint="as before"),
-    Field("target", "target", str, tuple(TARGETS)),
-)
-TUNE = (Field("seconds", "for seconds", positive, hint="no limit"),)
 
 
 class Actions:
@@ -81,12 +41,12 @@ class Actions:
         """Whether the session has such a method."""
         return callable(getattr(self.session, name, None))
 
-    def fields(self, name: str, known: tuple[Field, ...]) -> tuple[Field, ...]:
+    def fields(self, name: str, known: tuple[Option, ...]) -> tuple[Option, ...]:
         """The fields that the session's method takes."""
         if not self.able(name):
             return known[:3]
         return tuple(
-            field for field in known if field.name in inspect.signature(getattr(self.session, name)).parameters
+            field for field in known if field.key in inspect.signature(getattr(self.session, name)).parameters
         )
 
     def now(self) -> dict[str, str]:
@@ -163,15 +123,15 @@ class Actions:
         words = self.session.explain(str(content.get("text", "")))
         return Answer(f"<h4>why the search has it or not</h4><pre class='mir-answer'>{escape(str(words))}</pre>")
 
-    def _read(self, name: str, known: tuple[Field, ...], content: Mapping[str, object]) -> dict[str, object]:
+    def _read(self, name: str, known: tuple[Option, ...], content: Mapping[str, object]) -> dict[str, object]:
         """The fields that the reader filled in. Raises OptionError."""
         given: dict[str, object] = {}
         for field in self.fields(name, known):
-            text = str(content.get(field.name, "")).strip()
+            text = str(content.get(field.key, "")).strip()
             if not text:
                 continue
             try:
-                given[field.name] = field.read(text)
+                given[field.key] = field.read(text)
             except ValueError as error:
                 raise OptionError(f"{field.label}: {text!r}", hint="give a positive number") from error
         return given
@@ -210,28 +170,28 @@ def _form(
     actions: Actions,
     name: str,
     label: str,
-    known: tuple[Field, ...],
+    known: tuple[Option, ...],
     now: Mapping[str, str],
     busy: str = "",
     below: str = "",
 ) -> str:
     reason = busy if actions.able(name) else "this session cannot do that"
     off = f" disabled title='{reason}'" if reason else ""
-    inputs = "".join(_input(field, now.get(field.name, ""), off) for field in actions.fields(name, known))
+    inputs = "".join(_input(field, now.get(field.key, ""), off) for field in actions.fields(name, known))
     return (
         f"<form class='mir-form' data-do='{name}'>{inputs}"
         f"<button type='submit' class='mir-button'{off}>{label}</button>{below}</form>"
     )
 
 
-def _input(field: Field, now: str, off: str) -> str:
+def _input(field: Option, now: str, off: str) -> str:
     if field.values:
         options = "".join(f"<option{' selected' * (v == now)}>{v}</option>" for v in field.values)
-        select = f"<select name='{field.name}'{off}>{options}</select>"
-        return f"<label title='{field.tip}'>{field.label} {select}</label>"
+        select = f"<select name='{field.key}'{off}>{options}</select>"
+        return f"<label title='{escape(field.doc)}'>{field.label} {select}</label>"
     kind = "number' step='any" if field.read is positive else "number"
     return (
-        f"<label title='{field.tip}'>{field.label} <input type='{kind}' min='0' name='{field.name}' "
+        f"<label title='{escape(field.doc)}'>{field.label} <input type='{kind}' min='0' name='{field.key}' "
         f"value='{escape(now)}' placeholder='{field.hint}'{off}></label>"
     )
 

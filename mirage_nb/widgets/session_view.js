@@ -13,6 +13,8 @@ const LAYOUT = [
   { title: "prefixes", className: "mir-walk", columns: [["prefixes"], ["prefix"]] },
 ];
 const PAUSE_MS = 800;
+const GONE = "The kernel that searched this was restarted: what is seen is the last that it said. Run the cell again; " +
+  "a session that was kept goes on where it was.";
 
 function make(tag, className, parent) {
   const node = document.createElement(tag);
@@ -110,8 +112,24 @@ function rest(button) {
   setTimeout(() => { button.disabled = false; }, PAUSE_MS);
 }
 
+// What is asked of a kernel that is gone has no answer.
+function retire(root, notice) {
+  notice.innerHTML = "<p class='mir-complaint' role='alert'></p>";
+  notice.firstChild.textContent = GONE;
+  root.classList.add("mir-gone");
+  root.querySelectorAll("[data-do],form :is(input,select,textarea)").forEach((n) => { n.disabled = true; });
+}
+
 function render({ model, el }) {
   const { root, sections } = build(el);
+  const gone = () => retire(root, sections.notice);
+  const send = (said) => {
+    try {
+      model.send(said);
+    } catch { // nobody is there to hear it
+      gone();
+    }
+  };
   const order = { column: null, sign: 1 };
   const ends = {};
   const bound = Object.entries(sections).map(([name, section]) => {
@@ -127,6 +145,7 @@ function render({ model, el }) {
     model.on(`change:${name}`, show);
     return [`change:${name}`, show];
   });
+  model.on("comm_live_update", gone); // of ipywidgets: the channel to the kernel was closed
 
   const act = (event) => {
     const button = event.target.closest("button[data-do]");
@@ -134,10 +153,10 @@ function render({ model, el }) {
     const column = event.target.closest("th[data-column]");
     if (button && button.type !== "submit") {
       rest(button);
-      model.send({ ...button.dataset });
+      send({ ...button.dataset });
     } else if (row) {
       choose(root, row);
-      model.send({ choose: row.dataset.choose });
+      send({ choose: row.dataset.choose });
     } else if (column) {
       const number = Number(column.dataset.column);
       order.sign = order.column === number ? -order.sign : 1;
@@ -158,14 +177,14 @@ function render({ model, el }) {
     event.preventDefault();
     if (event.submitter) rest(event.submitter);
     const name = event.submitter?.dataset.do ?? event.target.dataset.do;
-    model.send({ ...Object.fromEntries(new FormData(event.target)), do: name });
+    send({ ...Object.fromEntries(new FormData(event.target)), do: name });
   });
   root.addEventListener("input", (event) => {
     event.target.dataset.touched = "1";
     if (event.target.matches("[data-filter]")) filterTree(sections.prefixes);
   });
   return () => {
-    bound.forEach(([name, show]) => model.off(name, show));
+    [...bound, ["comm_live_update", gone]].forEach(([name, show]) => model.off(name, show));
     Object.values(ends).forEach((end) => end());
   };
 }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.algebra.axioms import UNIT_AXIS, Apply, Sum, Symbol, Term
-from mirage_nb.algebra.rewriting import SymbolAxes
+from tests.algebra.rewriting import SymbolAxes
 
 Evaluate = Callable[[Term], np.ndarray]
 

@@ -9,9 +9,9 @@ import pytest
 
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, Algebra, AlgebraOptions, Oracle
 from mirage_nb.algebra.axioms import EQUATIONS, PARTS, Axiom, AxisHole, Hole, Symbol, add, exp, mul, sqrt
-from mirage_nb.algebra.exhaustive import MIXES, SYMBOLS, random_term
-from mirage_nb.algebra.rewriting import Binding, Rewriter, build, children, fill
 from mirage_nb.errors import OptionError
+from tests.algebra.exhaustive import MIXES, SYMBOLS, random_term
+from tests.algebra.rewriting import Binding, Rewriter, build, children, fill
 
 PRESETS = {"quick": QUICK, "standard": STANDARD, "thorough": THOROUGH}
 AXES = SYMBOLS["scalars"]

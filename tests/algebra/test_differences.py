@@ -10,10 +10,10 @@ import pytest
 
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, Algebra, AlgebraOptions, Oracle
 from mirage_nb.algebra.axioms import DIFFERENCES, EQUATIONS, Axiom, Symbol, Term, add, div, exp, mul, sqrt, sub
-from mirage_nb.algebra.exhaustive import SYMBOLS, survey
-from mirage_nb.algebra.rewriting import build, fill
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Budget, configurations, prepare, run_configuration
+from tests.algebra.exhaustive import SYMBOLS, survey
+from tests.algebra.rewriting import build, fill
 from tests.algebra.test_axioms import PRESETS, instances
 
 AXES = SYMBOLS["scalars"]

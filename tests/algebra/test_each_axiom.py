@@ -8,11 +8,11 @@ import pytest
 
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, AlgebraOptions, algebra_for, oracle_for
 from mirage_nb.algebra.axioms import EQUATIONS, UNIT_AXIS, Sum, Symbol, Term, add, div, exp, mul, sqrt
-from mirage_nb.algebra.exhaustive import MIXES, SYMBOLS, survey
-from mirage_nb.algebra.rewriting import Rewriter, SymbolAxes, build, subterms
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Budget, KernelStructure, Prepared, configurations, prepare, run_configuration
+from tests.algebra.exhaustive import MIXES, SYMBOLS, survey
+from tests.algebra.rewriting import Rewriter, SymbolAxes, build, subterms
 
 M, K, N, R = ("m",), ("k",), ("n",), ("r",)
 AXES: SymbolAxes = {

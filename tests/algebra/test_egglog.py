@@ -9,8 +9,8 @@ import pytest
 
 from mirage_nb.algebra import STANDARD, THOROUGH, Algebra, AlgebraOptions, Oracle
 from mirage_nb.algebra.axioms import PARTS, Apply, AxisHole, Hole, Sum, Symbol, Term
-from mirage_nb.algebra.exhaustive import MIXES, SYMBOLS, random_term
-from mirage_nb.algebra.rewriting import Rewriter, build, subterms
+from tests.algebra.exhaustive import MIXES, SYMBOLS, random_term
+from tests.algebra.rewriting import Rewriter, build, subterms
 from tests.shares import shared_out
 
 bindings = pytest.importorskip("egglog.bindings")

@@ -11,9 +11,9 @@ import pytest
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, AlgebraOptions, levels, matching
 from mirage_nb.algebra.atoms import AtomTable, bits
 from mirage_nb.algebra.axioms import Apply, Sum, Symbol, Term, add, div, exp, mul, sqrt
-from mirage_nb.algebra.exhaustive import MIXES, SYMBOLS, Survey, examine, survey
 from mirage_nb.algebra.normal_form import Algebra
-from mirage_nb.algebra.rewriting import Rewriter, SymbolAxes
+from tests.algebra.exhaustive import MIXES, SYMBOLS, Survey, examine, survey
+from tests.algebra.rewriting import Rewriter, SymbolAxes
 
 PRESETS = {"quick": QUICK, "standard": STANDARD, "thorough": THOROUGH}
 every_preset = pytest.mark.parametrize("options", PRESETS.values(), ids=PRESETS)

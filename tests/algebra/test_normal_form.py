@@ -10,8 +10,8 @@ import pytest
 
 from mirage_nb.algebra import QUICK, STANDARD, THOROUGH, Algebra, AlgebraOptions
 from mirage_nb.algebra.axioms import Symbol, Term
-from mirage_nb.algebra.exhaustive import MIXES, SYMBOLS, random_term
-from mirage_nb.algebra.rewriting import Rewriter, build
+from tests.algebra.exhaustive import MIXES, SYMBOLS, random_term
+from tests.algebra.rewriting import Rewriter, build
 from tests.algebra.specimens import SPECIMENS, matmul, parts, rms, tensor
 
 PRESETS = {"quick": QUICK, "standard": STANDARD, "thorough": THOROUGH}

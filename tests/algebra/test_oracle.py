@@ -9,8 +9,8 @@ import pytest
 
 from mirage_nb.algebra import ADD, DIV_AB, DIV_BA, MUL, QUICK, STANDARD, THOROUGH, Algebra, AlgebraOptions, Oracle
 from mirage_nb.algebra.atoms import Expr
-from mirage_nb.algebra.exhaustive import MIXES, SYMBOLS, random_term
-from mirage_nb.algebra.rewriting import Rewriter, build, subterms
+from tests.algebra.exhaustive import MIXES, SYMBOLS, random_term
+from tests.algebra.rewriting import Rewriter, build, subterms
 from tests.algebra.specimens import SPECIMENS, matmul, parts
 
 PRESETS = {"quick": QUICK, "standard": STANDARD, "thorough": THOROUGH}

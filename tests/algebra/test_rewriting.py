@@ -9,8 +9,8 @@ import pytest
 
 from mirage_nb.algebra import Algebra
 from mirage_nb.algebra.axioms import EQUATIONS, Hole, Sum, Symbol, add, div, exp, mul
-from mirage_nb.algebra.exhaustive import MIXES, SYMBOLS, random_term
-from mirage_nb.algebra.rewriting import Rewriter, build, fill, subterms, with_child
+from tests.algebra.exhaustive import MIXES, SYMBOLS, random_term
+from tests.algebra.rewriting import Rewriter, build, fill, subterms, with_child
 
 AXES = SYMBOLS["scalars"]
 X, Y, Z, W = Symbol("x"), Symbol("y"), Symbol("z"), Symbol("w")

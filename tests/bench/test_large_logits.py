@@ -17,7 +17,7 @@ from mirage_nb.runtime.execution.execute import CpuExecutable, Executable
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.search import EFFORTS, configurations, prepare
 from mirage_nb.search.session.findings import Bounds
-from mirage_nb.search.session.worker import Mailbox, Task, explore
+from mirage_nb.search.session.worker import Channel, Task, explore
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from mirage_nb.verify.reals.float_gate import Array, compare, reference
 
@@ -54,9 +54,9 @@ def is_right(program: KernelGraph, executable: Executable) -> None:
 def test_on_the_cpu_edition(name: str) -> None:
     program = parse(shortened(workload(name))).graph
     effort, target = EFFORTS["quick"], find_target(DEFAULT_TARGET)
-    bounds, mailbox = Bounds("quick", effort.budget), Mailbox(Path("/nowhere"))
+    bounds, channel = Bounds("quick", effort.budget), Channel(Path("/nowhere"))
     agenda = configurations(prepare(program), effort)
-    done = [explore(Task(0, program, c, bounds, target, 0, None, mailbox)) for c in agenda]
+    done = [explore(Task(0, program, c, bounds, target, 0, None, channel)) for c in agenda]
     fused = [c for one in done for c in one.findings.candidates if len(c.graph.ops) == 1]
     best = min(fused, key=lambda candidate: candidate.estimate_us)
     is_right(program, CpuExecutable(emit(best.graph, target)))

@@ -12,7 +12,7 @@ import pytest
 from mirage_nb.__main__ import main
 from mirage_nb.bench import enumeration, prunings
 from mirage_nb.bench.enumeration import Method
-from mirage_nb.bench.search import latest_record, oracle_table, prunings_table, spaces_table, table5
+from mirage_nb.bench.search import latest_record, prunings_table, spaces_table, table5
 from mirage_nb.bench.search_figure import draw
 from mirage_nb.bench.space import Space, explore
 from mirage_nb.bench.workloads import WORKLOADS, workload
@@ -117,8 +117,6 @@ def test_tables_and_figure_show_what_was_measured() -> None:
     assert prunings_table(results["prunings"]).splitlines()[-1].split() == ["oracle", "off", ">", "2.00x"]
     space = Space("lora", 2, 1.5, 3, 70, 12, saturated=False, cut=1, peak_mib=99.6)
     assert spaces_table([asdict(space)]).splitlines()[-1].split() == ["lora", "2", "1.50", "70", "12", "no", "100"]
-    row = {"axioms": "quick", "parts": 9, "wrongly_cut": 0, "others": 8, "kept_per_thousand": 0.25}
-    assert oracle_table([row]).splitlines()[-1].split() == ["quick", "9", "0", "8", "0.25"]
     figure = draw(results, {"another": {5: 11.0}})
     shown = [text.get_text() for text in figure.legends[0].get_texts()]
     assert shown == ["another (published)", "closure, 1 worker", "Algorithm 1 unpruned, 2 workers"]
@@ -131,7 +129,6 @@ def test_the_command_writes_a_record_and_a_figure(tmp_path: Path, capsys: pytest
     kept, drawn = tmp_path / "search.json", tmp_path / "search.svg"
     files = ["--record", str(kept), "--figure", str(drawn)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mirage_nb.bench.search.precision", lambda: iter([]))
         patch.setattr("mirage_nb.bench.search.PRUNING_LIMIT", 0.2)
         patch.setattr(enumeration, "METHODS", enumeration.METHODS[:1])
         assert main(["bench", "search", "--workloads", "gated_mlp", "--ops", "2", "--limit", "2", *files]) == 0
@@ -150,7 +147,6 @@ def test_mistakes_in_the_arguments(arguments: list[str], capsys: pytest.CaptureF
 def test_the_record_in_the_package_is_of_all_workloads() -> None:
     results = latest_record()
     assert {row["workload"] for row in results["spaces"]} == set(WORKLOADS)
-    assert all(row["wrongly_cut"] == 0 for row in results["oracle"])
     closure = [row for row in results["table5"] if Method(**row["method"]) == Method("closure", True, 1)]
     assert closure and all(row["seconds"] < 1.0 for row in closure)
     all_on = {row["workload"]: row["kept"] for row in results["prunings"] if row["pruning"] == ALL_ON}

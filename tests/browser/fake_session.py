@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from mirage_nb.ir.text import parse_graph
+from mirage_nb.pipeline import Session
 from mirage_nb.search import EFFORTS, Limits, switched
 from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State
@@ -155,6 +156,11 @@ class FakeSession:
         self.calls: list[tuple[str, float]] = []
         self._before = 0.0
         self._since = time.monotonic()
+
+    @property
+    def __class__(self) -> type:
+        """What functions that take sessions ask for."""
+        return Session
 
     @property
     def stage(self) -> str:

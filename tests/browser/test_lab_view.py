@@ -18,6 +18,8 @@ pytestmark = pytest.mark.browser
 
 BUSY = "import pathlib, time\nwhile not pathlib.Path('released').exists(): time.sleep(0.05)"
 
+STATE = "document.querySelector('.mir-live .mir-state')?.innerText"
+RESTART = "() => [...window.jupyterapp.shell.widgets('main')][0].context.sessionContext.session.kernel.restart()"
 CLICK_UNTIL = """([selector, state]) => new Promise((done, fail) => {
   const started = performance.now();
   const seen = () => document.querySelector('.mir-live .mir-state').innerText === state;
@@ -97,6 +99,21 @@ def finished(open_notebook: Callable[..., Notebook]) -> Notebook:
 def opened(page: Any, digest: str) -> None:
     """Wait until a muGraph is opened."""
     page.wait_for_function("d => document.querySelector('.mir-title h4')?.innerText === 'µGraph ' + d", arg=digest)
+
+
+def test_a_view_whose_kernel_is_gone_says_so(open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook(CELL, seconds=30)
+    notebook.run(1)
+    page = notebook.page
+    page.wait_for_selector(".mir-live tr[data-choose]")
+    page.evaluate(RESTART)
+    page.get_by_role("alert").filter(has_text="was restarted").wait_for()
+    assert page.locator(".mir-live [data-do]:enabled:visible").count() == 0
+    page.locator(".mir-live tr[data-choose]").first.click()  # nobody hears that, and nothing fails
+    notebook.run(0)
+    notebook.run(1)
+    page.wait_for_function(f"{STATE} === 'running'")
+    assert page.get_by_role("alert").filter(has_text="was restarted").count() == 0
 
 
 def test_rows_open_with_mouse_and_keyboard(finished: Notebook) -> None:

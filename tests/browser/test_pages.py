@@ -87,6 +87,8 @@ def test_explorers_fit(new_page: Callable[..., Any], width: int, dark: bool) -> 
     for name in SAMPLES:
         tab.set_content(page("t", explorer_page(SAMPLES[name](), H200)))
         tab.wait_for_selector(".mir-explorer.mir-ready")
+        picture = tab.locator(".mir-canvas svg")
+        assert float(picture.get_attribute("viewBox").split()[0]) < 0.1, "it begins at its left side"
         tab.locator("[data-zoom=fit]").click()
         assert tab.evaluate(OUTSIDE) == [], name
         spilled = [text for text in tab.evaluate(SPILLED) if not text.startswith("outside")]

@@ -143,7 +143,7 @@ def test_rescaled_sums_in_registers() -> None:
     b.save(b.op(OpKind.RESCALED_SUM, x, m, attrs=DimAttrs(0)), (None,))
     graph = one_kernel("X M", b)
     (kernel,) = plan(graph, H200, Options(warps=4)).kernels
-    assert kernel is not None and kernel.held is not None
+    assert kernel is not None and kernel.resident is not None
     low, emitted = float("-inf"), emit(graph, H200, Options(warps=4))
     for tops in ([low, low, 1.0, 0.0, *[low] * 4], [low] * 8, [low, np.inf, *[0.0] * 6]):
         m_ = np.array(tops, np.float32)[:, None]

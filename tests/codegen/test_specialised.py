@@ -156,6 +156,63 @@ def test_products_of_held_operands_are_added_behind_the_loop(name: str) -> None:
     check(LOW_RANK[name], FEW, checked=True)
 
 
+def low_inside(rows: int, rank: int, *, turned: bool = False, gated: bool = False, dtype: str = "f16") -> KernelGraph:
+    """X @ W + (X @ A) @ C in one kernel; turned: A and C are transposed matrices; gated: times the same of others."""
+    a, c = ((f"{rank}, 192", f"256, {rank}") if turned else (f"192, {rank}", f"{rank}, 256"))
+    streamed, held = ("[*, *] fmap=1", "[0, *]") if turned else ("[*, *] fmap=0", "[1, *]")
+    lines = ["InIter arg=0 imap=[*, 0] fmap=1"]
+    totals = []
+    for branch in range(1 + gated):
+        w, low, high = (3 * branch + number for number in (1, 2, 3))
+        begin = len(lines)
+        maps = ("[1, *] fmap=0", streamed, held)
+        lines += [f"InIter arg={arg} imap={at}" for arg, at in zip((w, low, high), maps, strict=True)]
+        first, second = f"%{begin + 1}", f"%{begin + 3}"
+        lines += [f"Accum(%{begin + 2}) kind=hold"]
+        if turned:
+            lines += [f"Transpose({first}) perm=[1, 0]", f"Transpose({second}) perm=[1, 0]"]
+            first, second = f"%{begin + 4}", f"%{begin + 5}"
+        n = len(lines)
+        lines += [f"Matmul(%0, %{begin})", f"Matmul(%0, {first})", f"Accum(%{n}) kind=sum", f"Accum(%{n + 1}) kind=sum"]
+        lines += [f"Matmul(%{n + 3}, {second})", f"EwAdd(%{n + 2}, %{n + 4})"]
+        totals.append(len(lines) - 1)
+    if gated:
+        lines += [f"SiLU(%{totals[0]})", f"EwMul(%{len(lines)}, %{totals[1]})"]
+    body = "\n".join(f"  %{n} = {line}" for n, line in enumerate(lines))
+    types = [f"{2 * rows}, 192", *["192, 256", a, c] * (1 + gated)]
+    inputs = "\n".join(f"input %{n} I{n} {dtype}[{shape}]" for n, shape in enumerate(types))
+    named = ", ".join(f"%{n}" for n in range(len(types)))
+    return parse_graph(f"""mugraph 1
+{inputs}
+%{len(types)} = Graph({named}) grid=[4, 2] loop=3 {{
+{body}
+  OutSaver(%{len(lines) - 1}) omap=[1, 0]
+}}
+output %{len(types)} O
+""")
+
+
+LOW_INSIDE = {
+    "as it stands": low_inside(64, 16),
+    "turned, an odd rank": low_inside(64, 8, turned=True, dtype="bf16"),
+    "two groups, gated": low_inside(128, 24, gated=True),
+}
+
+
+@pytest.mark.parametrize("name", LOW_INSIDE)
+def test_products_of_low_rank_stay_in_registers(name: str) -> None:
+    """LoRA's first product is accumulated beside the other, and the second takes it from there."""
+    (kernel,) = plan(LOW_INSIDE[name], FEW).kernels
+    assert kernel is not None and kernel.program is not None and validate(kernel.program, FEW) == ()
+    check(LOW_INSIDE[name], FEW, checked=True)
+
+
+@pytest.mark.parametrize("graph", [low_inside(64, 72), low_inside(128, 64, gated=True)])
+def test_products_of_a_rank_that_is_not_low_pass_through_shared_memory(graph: KernelGraph) -> None:
+    (kernel,) = plan(graph, FEW).kernels
+    assert kernel is not None and kernel.program is None
+
+
 @pytest.mark.parametrize(("graph", "target"), [
     (rmsnorm(64, 256, 128, 64, 4), H200),  # something else in the loop
     (linear(128, 128, 128, 64, 64), TARGETS["a100"]),  # no warpgroups

@@ -42,6 +42,7 @@ CASES: dict[str, list[Case]] = {
     "aten.sub.Scalar": [case(X, 1.5)],
     "aten.rsub.Scalar": [case(X, 1.5)],
     "aten.rsub.Tensor": [case(X, Y)],
+    "prims.fma.default": [case(X, Y, tensor(3, 4))],
     "aten.mul.Tensor": [*POINTWISE, case(X, 2), case(X, 0.1)],
     "aten.mul.Scalar": [case(X, -0.5)],
     "aten.div.Tensor": [case(X, positive(3, 4)), case(X, 3.0), case(X, positive(4))],
@@ -155,6 +156,7 @@ CASES: dict[str, list[Case]] = {
     "aten.chunk.default": [case(IMAGE, 2, -1), case(IMAGE, 3, 1)],
     "aten.unbind.int": [case(X), case(X, -1)],
     "aten.flip.default": [case(IMAGE, [0, 2]), case(X, [])],
+    "prims.rev.default": [case(IMAGE, [0, 2])],
     "aten.narrow.default": [case(X, 1, 1, 2)],
     "aten.sum.default": ONE,
     "aten.prod.default": ONE,
@@ -206,6 +208,7 @@ CASES: dict[str, list[Case]] = {
                                 case(IMAGE, None, None, tensor(6), positive(6), False, 0.1, 1e-5, False)],
     "aten._native_batch_norm_legit_no_training.default":
         [case(IMAGE, tensor(6), tensor(6), tensor(6), positive(6), 0.1, 1e-5)],
+    "aten._native_batch_norm_legit.no_stats": [case(IMAGE, tensor(6), tensor(6), True, 0.1, 1e-5)],
     "aten.scaled_dot_product_attention.default": [
         case(HEADS, tensor(2, 3, 7, 8), tensor(2, 3, 7, 6)), case(HEADS, HEADS, HEADS, tensor(5, 5), scale=0.3),
         case(tensor(2, 6, 5, 8), tensor(2, 3, 7, 8), tensor(2, 3, 7, 8), enable_gqa=True),
@@ -228,8 +231,10 @@ LOOKUPS: dict[str, list[Case]] = {
         case(CACHE, [None, None, places(8, 2, from_end=True)], NEW), case(tensor(9, 4), [places(9, 2, 3)], tensor(4)),
         case(tensor(9, 4), [places(9, 5)], tensor(5, 4), True), case(CACHE, [None, places(3, 3)], tensor())],
     "aten.slice_scatter.default": [case(CACHE, NEW, 2, 3, 5), case(CACHE, NEW, -2, 6), case(CACHE, NEW, 2, 0, 2),
-                                   case(X, Y), case(X, tensor(3, 1), 1, -1)],
+                                   case(X, Y), case(X, tensor(3, 1), 1, -1), case(X, tensor(3, 2), 1, 1, 4, 2),
+                                   case(CACHE, tensor(2, 3, 3, 4), 2, 1, 8, 3)],
     "aten.select_scatter.default": [case(CACHE, tensor(2, 3, 4), 2, 5), case(X, ROW, 0, -1)],
+    **{f"aten.{name}": [] for name in ("empty.memory_format", "empty_permuted.default", "empty_like.default")},
 }
 """Places that tensors of integers name."""
 PHOTO = tensor(2, 4, 6, 6)
@@ -296,6 +301,34 @@ def test_attention_is_masked(causal: bool) -> None:
 
     (found,) = evaluate(mirage_nb.from_torch(attend, (q, k, v)).graph, [t.numpy() for t in (q, k, v)])
     np.testing.assert_allclose(found, attend(q, k, v).numpy(), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x: torch.where(x != x, 0.0, x), "compared with itself"),
+        (lambda x: torch.where(torch.arange(4, dtype=torch.uint8) * 100 > 200, x, -x), "go round"),
+    ],
+)
+def test_comparisons_that_programs_do_otherwise_are_left(function: Callable[..., Any], said: str) -> None:
+    """Infinities differ from themselves there, and whole numbers of eight bits do not go round."""
+    with pytest.raises(TraceError, match=said):
+        mirage_nb.from_torch(function, (torch.randn(4),))
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    """Places of tensors that start with one number everywhere, or with any."""
+    ones, turned = torch.ones(3, 5, dtype=x.dtype), torch.empty_like(x)
+    turned[..., ::2], turned[..., 1::2] = x[..., 1::2], -x[..., ::2]
+    ones[:, 1:] *= 2
+    placed = ones.select_scatter(x[:, 0], 1, 3) + torch.slice_scatter(torch.zeros(3, 5, dtype=x.dtype), x, 1, 1)
+    return torch.cat((turned, placed, torch.slice_scatter(ones, x[:, :2], 1, 0, 4, 2)), 1)
+
+
+def test_what_is_written_into_one_number_everywhere() -> None:
+    x = torch.randn(3, 4, dtype=torch.float64)
+    (found,) = evaluate(mirage_nb.from_torch(written, (x,)).graph, [x.numpy()])
+    np.testing.assert_allclose(found, written(x).numpy())
 
 
 def test_sums_of_truth_values_are_no_masks() -> None:

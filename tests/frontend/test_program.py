@@ -19,6 +19,7 @@ from torch import nn
 import mirage_nb
 from mirage_nb.errors import TraceError
 from mirage_nb.interp import evaluate
+from mirage_nb.ir import DType
 
 
 class Attention(nn.Module):
@@ -140,6 +141,29 @@ def test_complex_numbers_are_pairs_and_positions_numbers() -> None:
     arguments = [t.numpy() for t in program.arguments(x, keywords["positions"])]
     (found,) = evaluate(program.graph, arguments)
     np.testing.assert_allclose(found, model(x, 2, **keywords).numpy(), rtol=1e-5)
+
+
+def losses(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Of classes that whole numbers name, some of which do not count; of places that are filled with one of them."""
+    near = F.cross_entropy(torch.cat((x[:, :, :1].sum(-2), x.flatten(1)), 1), torch.zeros(len(x), dtype=torch.long))
+    flat = x[:, :-1].reshape(-1, 7), y[:, 1:].reshape(-1)
+    return near, F.cross_entropy(*flat), F.cross_entropy(*flat, weight, label_smoothing=0.1)
+
+
+def test_classes_are_whole_numbers() -> None:
+    torch.manual_seed(0)
+    x, y, weight = torch.randn(2, 5, 7, dtype=torch.float64), torch.randint(0, 7, (2, 5)), torch.rand(7).double()
+    y[0, 2] = -100
+    program = mirage_nb.from_torch(losses, (x, y, weight))
+    found = evaluate(program.graph, [t.double().numpy() for t in program.arguments(x, y, weight)])
+    for ours, theirs in zip(found, losses(x, y, weight), strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5)
+
+
+def test_truth_values_are_counted_in_single_precision() -> None:
+    """Half precision counts no further than 2048 one by one, and no further than 65504 at all."""
+    program = mirage_nb.from_torch(lambda x: x * (x > 0).sum(-1, keepdim=True), (torch.ones(2, 8).half(),))
+    assert {t.dtype for t in program.graph.types if t.shape == (2, 1)} == {DType.F32}
 
 
 def test_a_module_stays_as_it_was() -> None:

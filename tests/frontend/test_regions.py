@@ -162,11 +162,13 @@ def test_what_a_model_says_twice_is_there_once() -> None:
 
 
 def test_two_kernels_are_searched_where_they_pay() -> None:
-    """Eight heads of keys are blocks for eight multiprocessors, the columns of a product for all."""
-    heads = "Q: bf16[8, 4, 128]\nK: bf16[8, 4096, 128]\nV: bf16[8, 4096, 128]\nreturn softmax(Q @ K.T) @ V"
+    """Eight heads of keys are blocks for eight multiprocessors, the columns of a product for all; between one kernel
+    and two for 32 heads estimates say nothing."""
+    heads = "Q: bf16[{0}, {1}, 128]\nK: bf16[{0}, 4096, 128]\nV: bf16[{0}, 4096, 128]\nreturn softmax(Q @ K.T) @ V"
     columns = "X: bf16[1, 4096]\nW: bf16[4096, 4096]\nreturn rms_norm(X) @ W"
-    efforts = [effort_for(parse(text).graph, find_target("h200")) for text in (heads, columns)]
-    assert efforts == ["standard", "quick"]
+    texts = heads.format(8, 4), heads.format(32, 1), heads.format(256, 1), columns
+    efforts = [effort_for(parse(text).graph, find_target("h200")) for text in texts]
+    assert efforts == ["standard", "standard", "quick", "quick"]
 
 
 def test_a_region_reads_no_result_of_an_operator_that_it_computes() -> None:
@@ -177,3 +179,30 @@ def test_a_region_reads_no_result_of_an_operator_that_it_computes() -> None:
     torch.testing.assert_close(found, model(x))
     entries = backend.reports.all().entries
     assert entries and all(entry.taken for entry in entries), str(backend.reports.all())
+
+
+@torch.no_grad()
+def test_a_gated_layer_with_scales_is_one_region_and_the_product_behind_it_another() -> None:
+    """What scales a parameter is made where it is read, though PyTorch sorts in between; an elementwise operator goes
+    with the products in front of it, not with the one whose operand it is."""
+
+    def gated(*inputs: torch.Tensor) -> torch.Tensor:
+        x, up, gate, down, one, other = inputs
+        y = x.sort().values
+        return (F.silu(y @ gate * (other * 45.0)) * (y @ up * one)) @ down
+
+    wide = (1, 2048), (2048, 8192), (2048, 8192), (8192, 2048), (8192,), (8192,)
+    first, second = regions_of(gated, *(torch.empty(shape).bfloat16() for shape in wide)).found
+    assert len(first.writes) == 1 and not first.seams and first.operators.count("mm") == 2
+    assert second.operators == ("mm",)
+
+
+def test_copies_alone_are_no_region() -> None:
+    """Positions of three axes, a part of each, as models of pictures have them."""
+
+    def turned(x: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
+        return x * torch.cat([part[n % 3] for n, part in enumerate(cos.split([1, 1, 2] * 2, -1))], -1) + x
+
+    found = regions_of(turned, torch.ones(2, 6, 8), torch.ones(3, 2, 6, 8))
+    assert [region.operators for region in found.found] == [("mul", "add")]
+    assert set(found.left.values()) == {"elements are only copied: there is nothing to fuse"}

@@ -13,6 +13,7 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.lang import parse
 from mirage_nb.lang.names import BORROWED, SYNONYMS
 from mirage_nb.lang.prelude import prelude, shown
+from tests.borrowed_programs import PROGRAMS
 
 torch = pytest.importorskip("torch")
 
@@ -105,6 +106,7 @@ np.roll(X, 2) | torch.roll(X, (1, -1), (0, 1)) | X * math.log(2) + np.exp(-1) * 
 X * 2 ** (1 / 97) + math.sqrt(2) * 3 ** (1 / 33) * 5 ** (60 / 61)
 (2 ** (1 / 33)) ** (1 / 34) * X | X * int(math.log2(X.shape[0])) | X // 0.3 | np.mod(X, 0.3) | X % -0.25
 torch.floor_divide(X, 0.4) | torch.remainder(X, Y) | torch.fmod(X, 0.3)
+np.floor(np.arange(50) / 49) | np.ceil((np.arange(50) - 49) / 49) | torch.floor(torch.arange(99) * 3 / 7)
 X * (torch.arange(6) // 3 + torch.arange(6) % 4)
 (np.arange(41) * 7 - 120) // 7 | (np.arange(41) - 20) % 5 | (np.arange(41) - 20) // -3 | X.reshape(*X.shape[:-1], 2, 3)
 np.einsum("ii->i", S) | np.einsum("ii", S) | torch.einsum("iij->ji", torch.stack([S, S + 1, S * S], -1)) | X * (-7 // 2)
@@ -114,271 +116,48 @@ torch.cumprod(X, dim=1) | torch.logcumsumexp(X, dim=0) | torch.cummax(X, dim=0)[
 np.polyval([1.0, -2.0, 0.5], X) | torch.where(X > 0, X, torch.tensor(0.5))
 v * torch.arange(0, 3, 0.5) | np.arange(1.5, -1.4, -0.5) * u | X * math.prod(X.shape[:1]) + np.prod([2, 3])
 torch.linalg.multi_dot([X, S, W]) | v * np.linspace(0, 1, num=6) | X[range(4), torch.arange(4)] * 2
+np.gradient(v) | np.gradient(X, 0.5)[1] | np.gradient(X, axis=0) | np.gradient(X[:, :2], axis=1)
+torch.gradient(X, dim=1)[0] | torch.gradient(v, spacing=2.0)[0] | torch.diag_embed(X) | np.tri(6, k=-1) @ S
+np.array_split(X, 4, axis=1)[3] | np.column_stack((c, X)) | np.copysign(X, Y) | np.where(np.isclose(X, X[0, 0]), Y, X)
+F.dropout(X, 0.1, training=False) * 2 | np.select([X < -0.5, X > 0.5], [-X, Y], 0.25) | np.corrcoef(X)
+np.piecewise(X, [X < 0, X >= 0.5], [lambda t: t * t, lambda t: -t, 3]) | np.linalg.matrix_power(S, 3)
+np.radians(X) + np.degrees(Y) | X ** 0 + Y | sum(X ** k / math.factorial(k) for k in range(4))
+np.dot(N[..., :3], [1, 2, 3])
+X[X > 0].sum() * v | X[X > 0].mean() + v | X[c > 0].mean(axis=0) * v
+X[c < 0].amax(0) + v | X[c < 0].min() * v
+torch.exp(X[X > 0] * 2 - Y[X > 0]).sum() * v | F.mse_loss(X[c > 0], Y[c > 0]) + v | (-X[X < 0]).clamp(max=0.5).sum() * v
+np.abs(v - X[c > 0]).mean() * X | X[X > 0].double().max() + X | X * sum((i * v for i in range(2)), start=Y)
+sum(i * row for i, row in enumerate(X, start=2)) | sum(i * row for i, row in enumerate(X, 1)) | (t := X * 2) + t.sum()
+torch.stack([*{k: X * i for i, k in enumerate(["a", "b"])}.values()][:1]) if X.shape[0] > 9 else X * 3
+np.where((X > 0) ^ (Y > 0), X, Y) | torch.where(torch.logical_xor(X > 0, Y > 0), X, Y) | np.add.reduce(X)
+np.round(X, 2) | np.maximum.reduce(N, axis=1) | np.divmod(X, 0.3)[0] + np.divmod(X, 0.3)[1]
+X[sorted([3, 0, 2])] * 2 | np.rot90(X, 3) * 2 | X[np.tril_indices(4, -1)] * 2 | X[np.triu_indices(4)] * 2
+torch.block_diag(X, W)
+np.vander(v, 3) | np.diag(X, -1) * 2 | np.digitize(X, [-0.5, 0.0, 0.5]) * 1.0 | np.diag(v, 2) + 0 | np.diag(v, -1) + 0
+np.eye(6, k=2) @ S | np.cumsum(X)
+np.convolve(v, u[:4], mode="same") | np.convolve(v, u[:3]) | np.correlate(v, u[:4], "same") | np.correlate(v, u[:3])
+np.convolve(v, u[:3], mode="same") | F.softplus(X, beta=2) | X * 2 * all(n > 3 for n in X.shape) + any([0, 0])
+F.binary_cross_entropy_with_logits(X, torch.sigmoid(Y), pos_weight=torch.tensor(2.0)) | X.clone().fill_diagonal_(0)
+torch.where(torch.tensor(True), X, Y) if X.shape[0] < 0 else F.softmax(X, **{"dim": 0}) | X * int(8 ** 0.5) ** 2
+torch.stack([X.sum(), v @ u, X[0, 1] * 2 - 1]) | torch.stack([v.mean(), u.max() + v[0]], dim=-1) | X.sum()[None] + v[:1]
 torch.einsum("ij,jk->ik", [X, W]) | torch.roll(X, (5,))
 torch.tril(torch.ones(6, 6, dtype=torch.bool)).double() @ S | torch.zeros(4, 6, dtype=torch.float64) + X
+X * (None or 3) + (0 or 0.5) + (2 and X.shape[0]) | F.softmax(N) + F.log_softmax(X[0]) | np.trace(R[:, :3, :3])
+F.softmin(N) | np.diagonal(R, 1, 0, 2) | torch.diagonal(N, dim1=1, dim2=2, offset=-1) | np.dot(N, M) | np.dot(X, S)
+np.vdot(S, S.T) | np.inner(N, X) | np.linalg.norm(S, 1) + np.linalg.norm(S, ord=np.inf) | torch.linalg.norm(X)
+np.linalg.norm(X, 3, axis=1) | torch.linalg.norm(N, "fro", dim=(1, 2)) | np.linalg.norm(v, -1 + 2) | np.cumprod(X)
+torch.where((X > 0) + (Y > 0), X, Y) | ((X > 0) + (Y > 0)) * 1.0 | (X > 0) * 1 + (Y > 0) * 1 | np.eye(6) + np.eye(6) + S
+(X > 0).double() + (Y > 0).double() | ((X > 0) @ (Y.T > 0)) * 1 if X.shape[0] < 0 else np.add(X > 0, Y > 0) * 1.0
+X[torch.arange(4) - 1] * 2 | X[np.arange(3) - 2, np.arange(3) - 1] | np.take(X, np.arange(4) - 2, axis=1) + 0
+np.arange(1, 1.3, 0.1) * c | (torch.arange(6) // 2 ** torch.arange(6)) % 2 * v | X.sum().unsqueeze(0) + v[:1]
+X[0, 0].unsqueeze(-1) * v | X * X.sum().ndim + len(X.sum().shape) + Y | torch.clamp(X, Y, Y + 0.5) | np.clip(X, Y, 1)
+torch.clamp(X, min=Y) | torch.div(X, Y, rounding_mode="floor") | torch.div(5 * X, p, rounding_mode="trunc")
+torch.div(torch.arange(6), 4, rounding_mode="trunc") * v | torch.fmod(torch.arange(64), 49)[None] * c[:, None]
+np.cov(X, rowvar=False) | np.cov(X, ddof=0) | np.cov(X, bias=True) | np.corrcoef(X, rowvar=False) | X.where(Y > 0, Y)
+np.average(X, axis=0, weights=d * d) | torch.cross(X[:3], Y[:3]) if X.shape[0] < 0 else np.add(X, Y)
+torch.stack([f(X) for f in [lambda t: t * i for i in range(3)]])
 """
 EXAMPLES = [part.strip() for line in LINES.strip().splitlines() for part in line.split(" | ")]
-
-PROGRAMS = {
-    "rotary": """
-def rotate_half(x):
-    x1, x2 = x.chunk(2, dim=-1)
-    return torch.cat((-x2, x1), dim=-1)
-pos = torch.arange(6)
-inv = 1.0 / (100 ** (torch.arange(0, 8, 2) / 8))
-freqs = torch.outer(pos * 1.0, inv)
-emb = torch.cat((freqs, freqs), dim=-1)
-return Q * emb.cos() + rotate_half(Q) * emb.sin()
-""",
-    "interleaved": """
-angle = torch.arange(6)[:, None] * torch.exp(torch.arange(4) * -0.5)
-x1, x2 = Q[..., ::2], Q[..., 1::2]
-return torch.stack((x1 * angle.cos() - x2 * angle.sin(), x1 * angle.sin() + x2 * angle.cos()), dim=-1).flatten(-2)
-""",
-    "causal": """
-B, H, T, D = Q.shape
-mask = torch.tril(torch.ones(T, T))
-S = (Q @ Q.transpose(-2, -1)) / math.sqrt(D)
-S = S.masked_fill(mask == 0, float("-inf"))
-return F.softmax(S, dim=-1) @ Q
-""",
-    "llama mask": """
-T = 6
-mask = torch.full((T, T), float("-inf"))
-mask = torch.triu(mask, diagonal=1)
-return torch.softmax(Q @ Q.mT + mask, dim=-1) @ Q
-""",
-    "alibi": """
-slopes = 2.0 ** (-2 * (torch.arange(4) + 1.0))
-bias = -slopes[:, None, None] * torch.abs(torch.arange(6)[:, None] - torch.arange(6))
-return torch.softmax(Q @ Q.mT * 0.25 + bias, -1) @ Q
-""",
-    "adam": """
-b1, b2 = 0.9, 0.999
-m = b1 * X + (1 - b1) * Y
-v2 = b2 * p + (1 - b2) * Y**2
-return X - 1e-3 * (m / (1 - b1)) / (torch.sqrt(v2 / (1 - b2)) + 1e-8), m, v2
-""",
-    "layers": """
-import torch.nn.functional as nnf
-x = X
-outs = []
-for i, w in enumerate((S, S.T)):
-    x = x + nnf.relu(x @ w) * (i + 1)
-    if i > 0:
-        outs.append(x)
-    else:
-        outs = outs + [x * 2]
-return torch.cat(outs, dim=-1)
-""",
-    "typed": """
-def block(x: torch.Tensor, w: torch.Tensor, bias=None, *, act="relu") -> torch.Tensor:
-    "One layer."
-    y = x @ w
-    if bias is not None:
-        y += bias
-    if act == "relu":
-        return F.relu(y)
-    elif act == "tanh":
-        return torch.tanh(y)
-    return y
-return block(X, W), block(X, w=W, bias=w, act="tanh"), block(X, W, act="none")
-""",
-    "linear attention": """
-q, k = F.elu(Q) + 1, F.elu(Q) + 1
-kv = torch.einsum("bhnd,bhne->bhde", k, Q)
-z = 1 / (torch.einsum("bhnd,bhd->bhn", q, k.sum(dim=2)) + 1e-6)
-return torch.einsum("bhnd,bhde,bhn->bhne", q, kv, z)
-""",
-    "lambda": """
-phi = lambda x: F.elu(x) + 1
-mix = lambda a, b, t=0.5: a * t + b * (1 - t)
-x = X; y = Y
-return mix(phi(x), y), mix(*(x, y), t=0.25)
-""",
-    "blocks": """
-i, j = np.arange(6)[:, None], np.arange(6)
-near = (i // 2 == j // 2) | ((i + j) % 3 == 0)
-return np.where(near, S, 0.0)
-""",
-    "even and odd": """
-y = torch.zeros_like(X)
-y[:, ::2] = Y[:, :3]
-y[:, 1::2] = -X[:, 3:]
-return y
-""",
-    "parts added to": """
-y = X * 2
-y[:, :4] += X[:, 2:]
-y[1:, -1] *= 3.0
-y[0] = v
-return y, X + y
-""",
-    "constants": """
-y = X.clone()
-y[:, 0] = 0
-y[-1] = 1.5
-y[1:3, ::2] = -2
-y[..., 1] = X[..., -1]
-y[0, 3] = X[2, 2]
-return y
-""",
-    "masked": """
-y = X * 1.0
-y[y < 0] = 0
-y[X > 0.5] += 1
-S2 = S + 0
-S2[torch.arange(6) > 3] = -1.0
-return y, S2
-""",
-    "steps": """
-y = torch.zeros(4, 6, dtype=X.dtype)
-y[:, 1::3] = X[:, :2]
-y[::2, 5] = c[:2]
-y[1:4:2, 0:5:4] = 7 * X[:2, :2]
-y[:, 2::4] = Y[:, :1]
-return y
-""",
-    "three axes": """
-y = N + 0
-y[:, 1:3, 1::2] = N[:, :2, :3]
-y[1, :, :2] = c[:, None]
-return y.sum(0), y
-""",
-    "rotary into parts": """
-out = torch.empty_like(Q)
-cos, sin = torch.cos(torch.arange(6) * 0.3)[:, None], torch.sin(torch.arange(6) * 0.3)[:, None]
-q1, q2 = Q[..., :4], Q[..., 4:]
-out[..., :4] = q1 * cos - q2 * sin
-out[..., 4:] = q2 * cos + q1 * sin
-return out
-""",
-    "sinusoid": """
-pos = torch.arange(4).unsqueeze(1)
-div = torch.exp(torch.arange(0, 6, 2) * (-math.log(10000.0) / 6))
-pe = torch.zeros(4, 6)
-pe[:, 0::2] = torch.sin(pos * div)
-pe[:, 1::2] = torch.cos(pos * div)
-return X + pe
-""",
-    "stencil": """
-y = np.copy(S)
-y[1:-1, 1:-1] = 0.25 * (S[:-2, 1:-1] + S[2:, 1:-1] + S[1:-1, :-2] + S[1:-1, 2:])
-return y
-""",
-    "a scan": """
-h = X[0]
-out = torch.zeros(4, 6)
-for t in range(4):
-    h = 0.9 * h + X[t]
-    out[t] = h
-outs = [None, X]
-outs[0] = out
-return torch.stack(outs)
-""",
-    "views of what is written": """
-y = X * 2
-y[0] = y[1]
-z = y
-z[:, 0] = 1
-w2 = z[0]
-return z + 1, w2 * 2
-""",
-    "in place": """
-y = X * 1.0
-y.add_(1).mul_(2)
-y = y.relu_()
-y.clamp_(max=1.5)
-return F.relu(y, inplace=True), X.clone().zero_() + y, y.clone().fill_(2.5) * Y
-""",
-    "maxima and places": """
-m, at = X.max(dim=-1, keepdim=True)
-v1, i1 = torch.max(X, 1)
-v2 = torch.min(X, dim=0)[0]
-return X - m, at * 1.0, v1 * i1, v2, torch.max(X, dim=1).indices * 1.0, X.max(dim=0).values + X.min(0)[0]
-""",
-    "targets": """
-a = b = X * 2
-first, *rest = X.split(2, dim=-1)
-(d1, d2), e = X.chunk(2, dim=-1), X.sum(-1, keepdim=True)
-q, k, z, zz = X.unbind(0)
-r0, r1, r2, r3 = Y
-*head, last = Y
-return a + 1, b * Y, first + sum(rest), d1 * d2 + e, q * k + z, r0 * r3, last * head[1]
-""",
-    "rows": """
-s = 0
-for row in X:
-    s = s + row * row
-for i, (a, b) in enumerate(zip(X, Y)):
-    s = s + i * a * b
-return s
-""",
-    "nested functions": """
-def lambda2(t):
-    return t * 2
-def block(x, g, *rest, eps=1e-5):
-    def norm(z, gain=None):
-        y = z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + eps)
-        return y if gain is None else y * gain
-    act = torch.tanh
-    out = norm(x, gain=g)
-    for f in (act, F.silu, lambda2):
-        out = out + f(x)
-    return out + sum(rest)
-def twice(f, x):
-    return f(f(x))
-return block(X, v, Y, Y * Y, eps=1e-3), twice(torch.sin, X), torch.cat(list(map(torch.exp, X.chunk(2, -1))), -1)
-""",
-    "loops that end": '''
-"""What a reader is told,
-in two lines."""
-x, i = X, 0
-while i < 3:
-    x = x + i * Y
-    i += 1
-for j in range(9):
-    if j == 2:
-        continue
-    if j > 4:
-        break
-    x = x * (j + 1)
-assert x.shape[0] == 4 and x.ndim == 2
-EPS: float = 1e-5
-n: int = len(x)
-del i
-if n > 4:
-    pass
-return x / (x.abs().sum(-1, keepdim=True) + EPS)
-''',
-    "tables": """
-w3 = torch.tensor([0.299, 0.587, 0.114])
-k = torch.tensor([[1.0, 0, -1], [2, 0, -2], [1, 0, -1]])
-return N[:, :3].mT @ w3, F.conv2d(I[:, :1], k[None, None], padding=1), X * torch.tensor(0.5)
-""",
-    "kinds": """
-m = torch.triu(torch.ones(6, 6), diagonal=1).bool()
-b = (X > 0).float() * X
-own = (X > 0).int() * v
-return S.masked_fill(m, -math.inf).softmax(-1), b, (5 * X).long() * Y, own, X.sum(dim=-1, dtype=torch.float64)
-""",
-    "backwards": """
-y = np.zeros((4, 6))
-y[::-2, 5] = c[:2]
-y[1::2, ::-1] += X[:2]
-y[:, -2:0:-3] = 7
-return y
-""",
-    "names of results": """
-made = torch.cat([X.new_zeros(4, 1), X.new_ones(4, 2)], dim=1)
-return X.t() / X.numel(), torch.tensordot(N, M, dims=([1, 2], [2, 1])), S.diagonal() * 2, made
-""",
-    "modulated": """
-shift, scale, gate = (F.silu(X) @ torch.cat([S, S, S], 1)).chunk(3, dim=1)
-h = F.layer_norm(X, X.shape[-1:])
-return X + gate * (h * (1 + scale) + shift)
-""",
-}  # fmt: skip
 
 
 def by_python(text: str, arrays: dict[str, Any], library: Any) -> list[np.ndarray[Any, Any]]:
@@ -426,10 +205,17 @@ def test_every_borrowed_function_has_an_example() -> None:
     assert {name for _, name in BORROWED} <= meant | INDEXED
 
 
-INDEXED = {"embedding", "gather", "index_select", "take_along_axis", "nll_loss", "attention"}
+INDEXED = {
+    "index_add", "scatter", "scatter_add", "embedding", "gather", "index_select", "take_along_axis", "nll_loss",
+    "attention",
+}  # fmt: skip
 """Functions of integers: see test_lang_integers."""
-PLAIN = {"quick_gelu"}
-"""Functions that neither has under this name."""
+PLAIN = {
+    "quick_gelu", "reduce", "scan", "fori_loop", "standardize", "segment_sum", "fill_diagonal", "dot_general",
+    "dynamic_slice", "dynamic_slice_in_dim", "slice_in_dim", "dynamic_update_slice", "lax_clamp", "lax_cumsum",
+    "lax_round", "lax_select", "triton_dot", "triton_softmax", "linalg_norm",
+}
+"""Functions that neither has under this name: of transformers, functools and JAX, and one that writes in place."""
 
 
 def _called(text: str) -> set[str]:

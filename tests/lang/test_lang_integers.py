@@ -29,6 +29,11 @@ EXAMPLES = (
     "torch.softmax(X.masked_fill(M, -1e9), -1)",
     "torch.softmax(torch.where(torch.arange(12) < n, X, float('-inf')), -1)",
     "torch.take_along_dim(X, J, dim=1)", "F.one_hot(y, num_classes=12) * X",
+    "F.cross_entropy(X, y, ignore_index=5)", "F.cross_entropy(X, y, weight=X[0] * X[0], reduction='sum')",
+    "F.cross_entropy(X, y, weight=X[0] ** 2, ignore_index=3)",
+    "torch.zeros(10, 12).double().index_add(0, z, X, alpha=2)",
+    "X.index_add(1, y, X[:, :8])", "X.scatter_add(1, J, X[:, :4])", "W[:, :5].scatter_add(0, I, W[:3, :5])",
+    "X.scatter(1, J, 2.0) + X", "torch.zeros(8, 12).scatter_(1, y.unsqueeze(1), 1.0) * X",
 )  # fmt: skip
 EXTENTS = {"y": 12, "z": 8, "I": 10, "J": 12, "M": 2, "n": 12}
 

@@ -28,14 +28,34 @@ SAME: list[tuple[str, str]] = [
     ("X.at[1].add(v)", "concat([X[:1], (X[1] + v)[None], X[2:]], axis=0)"),
     ("jnp.where(m, X, 0).at[X > 0.5].multiply(2)", "where(X > 0.5, where(m, X, 0) * 2, where(m, X, 0))"),
     ("tl.sum(tl.exp(X - tl.max(X, axis=1)[:, None]), axis=1)", "sum(exp(X - max(X, axis=1, keepdims=True)), axis=1)"),
-    ("jax.nn.gelu(X) * jax.lax.rsqrt(X)", "gelu(X) * rsqrt(X)"),
+    ("jax.nn.silu(X) * jax.lax.rsqrt(X)", "silu(X) * rsqrt(X)"),
     ("where(~m, X, pi)", "where(m == 0, X, 3.141592653589793)"),
     ("torch.zeros(4, 6) + X * 2", "X * 2"),
     ("f32(torch.zeros(4, 6) + f16(X) * 2)", "f32(f16(X) * 2)"),
     ("torch.stack([v] * 3 + [v + 1])", "stack([v, v, v, v + 1])"),
     ("X[range(4), floor(v[:4])]", "gather(X, floor(v[:4])[:, None], axis=1)[:, 0]"),
     ("torch.tensor([[0.5, 1.5], [2.5, 3.5]])", "reshape(arange(0.5, 4.5), 2, 2)"),
+    ("jax.lax.fori_loop(1, 4, lambda i, x: x * i + v, X)", "((X + v) * 2 + v) * 3 + v"),
+    ("jax.lax.scan(lambda s, row: (s * 0.5 + row, s * row), v, X)[0]",
+     "((v / 16 + X[0] / 8) + X[1] / 4) + X[2] / 2 + X[3]"),
+    ("jax.lax.scan(lambda s, r: (s, (r[0] * s, r[1])), v, (X, m), reverse=True)[1][0]", "X * v"),
+    ("jax.nn.standardize(X)", "layer_norm(X, eps=1e-5)"),
+    ("jax.nn.gelu(X) + jax.nn.gelu(v, approximate=False)", "gelu_tanh(X) + gelu(v)"),
+    ("functools.reduce(lambda a, b: a @ b.T, [X, X, sqrt(X @ X.T)])", "X @ X.T @ sqrt(X @ X.T).T"),
     ("concat([X, X * 2], axis=1)[:, 7:]", "(X * 2)[:, 1:]"),
+    ("lax.select(m, X, X * 2)", "where(m, X, X * 2)"),
+    ("jax.lax.cumsum(X) + lax.cumsum(X, axis=1, reverse=True)",
+     "cumsum(X, axis=0) + flip(cumsum(flip(X, 1), 1), 1)"),
+    ("lax.clamp(0.3, X, 0.6) + lax.max(X, v)", "clamp(X, 0.3, 0.6) + maximum(X, v)"),
+    ("lax.round(X * 5)", "floor(X * 5 + 0.5)"),
+    ("lax.dot_general(N, N, (((2,), (2,)), ((0,), (0,))))", "N @ N.T"),
+    ("lax.dot_general(N, X, dimension_numbers=(((1, 2), (0, 1)), ((), ())))", "sum(N * X, axis=(1, 2))"),
+    ("lax.dynamic_update_slice(X, X[:2, :3] * 2, (3, 1))",
+     "concat([X[:2], concat([X[2:, :1], X[:2, :3] * 2, X[2:, 4:]], axis=1)], axis=0)"),
+    ("lax.dynamic_slice(X, (1, 5), (2, 3)) + lax.dynamic_slice_in_dim(X, 1, 2)[:, :3]", "X[1:3, 3:] + X[1:3, :3]"),
+    ("lax.slice_in_dim(X, 1, 6, 2, axis=1)", "X[:, 1:6:2]"),
+    ("sum([tl.dot(X[:, i:i + 2], X.T[i:i + 2]) for i in tl.static_range(0, 6, 2)])", "X @ X.T"),
+    ("tl.softmax(X) + tl.cumsum(X)", "softmax(X, 0) + cumsum(X, 0)"),
 ]  # fmt: skip
 
 
@@ -80,6 +100,15 @@ def test_what_is_overwritten_leaves_no_trace(written: str, plain: str) -> None:
     assert made == parse(f"{head}{plain}\nreturn y").graph
 
 
+def test_a_forward_with_types_is_a_program() -> None:
+    head = "n = 4\ndef half(a):\n    b = a / 2\n    return b\n"
+    called = parse(head + "def forward(x: f16[n, 6], v: \"f16[6]\", eps=1e-5):\n    return half(x) / (v + eps)")
+    plain = parse("x: f16[4, 6]\nv: f16[6]\nreturn x / 2 / (v + 1e-5)")
+    assert called.graph.types[-1] == plain.graph.types[-1] and called.input_names == plain.input_names
+    with pytest.raises(MirageError, match="returns nothing"):
+        parse("def forward(x: f16[4, 6], w):\n    y = x @ w\n    return y")
+
+
 def test_results_have_the_names_of_a_dict() -> None:
     assert parse(HEAD + 'return {"hidden": X * 2, "total": sum(X)}').graph.output_names == ("hidden", "total")
 
@@ -88,6 +117,16 @@ def test_results_have_the_names_of_a_dict() -> None:
     ("y = X\ny[0] = 1\nreturn X * y", "line 7"),
     ("y = X[:, :2]\nX[:, 0] = 1\nreturn X[:, :2] * y", "clone()"),
     ("def f(a):\n    a[0] = 1\n    return a\nreturn f(X)", "belongs to what calls"),
+    ("y = X\ny += 1\nreturn X * y", "line 8"),
+    ("a = b = X * 2\na *= 3\nreturn b + 1", "line 8"),
+    ("y = X * 2\nz = y.T\ny.add_(1)\nreturn z + 1", "clone()"),
+    ("def f(a):\n    a += 1\n    return a\ny = X * 2\nz = f(y)\nreturn y + z", "line 7"),
+    ("y = X * 2\nz = F.relu(y, inplace=True)\nw = y\nz += 1\nreturn w * 2", "shares"),
+    ("a = [X]\nb = a\na.append(v)\nreturn b[0] * 2", "b shares"),
+    ("return np.linalg.norm(X, 2)", "singular values"),
+    ("return np.cross(X, X)", "three numbers"),
+    ("y: f16[4, 6] = X * 2\nreturn y", "this is f32[4, 6]"),
+    ("y: f32[6, 4] = X * 2\nreturn y", "this is f32[4, 6]"),
     ("y = X * 2\ny[:, :2] = X\nreturn y", "cannot be expanded"),
     ("y = X * 2\ny[v] = X\nreturn y", "depends on values"),
     ("y = X * 2\ny[9] = v\nreturn y", "no element 9"),
@@ -125,6 +164,26 @@ def test_results_have_the_names_of_a_dict() -> None:
     ("print(X.shape)\nreturn X * 2", "print nothing"),
     ("with open(X):\n    y = X\nreturn y", "not a statement"),
     ("f = torch.tanh\nreturn f", "is a function"),
+    ("return X[m]", "depends on values"),
+    ("return np.subtract.outer(v, v)", "subtract is a function"),
+    ("if X.ndim > 1:\n    raise ValueError(f'{X.ndim} dimensions')\nreturn X * 2", "2 dimensions"),
+    ("return sorted([v, v])[0] * 2", "orders of values"),
+    ("return X.scatter(1, floor(X), X)", "scatter_add adds them"),
+    ("return isinstance(X, int) * X", "leave the question out"),
+    ("return cumsum(X[m], axis=0)", "depends on values"),
+    ("return X[m] @ v", "meet others"),
+    ("return X[m] + X", "meet others"),
+    ("return X[m].sum(keepdims=True)", "depends on values"),
+    ("return X[:, X[0] > 0] * 2", "depends on values"),
+    ("return N[m] * 2", "a mask [4, 6] of [2, 4, 6]"),
+    ("return zip(X, v, strict=True)[0][0] * 2", "zip of 4, 6"),
+    ("n = 3\nassert n == 2, f'n is {n}, not {n - 1}'\nreturn X * 2", "n is 3, not 2"),
+    ("return X[v > 0] * 2", "a mask [6] of [4, 6]"),
+    ("return np.percentile(X, 50)", "orders"),
+    ("return np.polyfit(v, v, 1)", "outside the program"),
+    ("return F.dropout(X, 0.1)", "no random numbers"),
+    ("return jax.vmap(torch.exp)(X)", "by themselves"),
+    ("class Model:\n    x = 1\nreturn X * 2", "def forward"),
 ])  # fmt: skip
 def test_what_cannot_be_says_why(text: str, words: str) -> None:
     with pytest.raises(MirageError) as caught:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,12 +24,14 @@ from mirage_magics.verbs import VERBS, Verb
 from traitlets.config import Config
 
 import mirage_nb
-from mirage_nb.errors import MirageError, OptionError, SearchError
+from mirage_nb.errors import MirageError, NoKernelError, OptionError, SearchError
 from mirage_nb.lang import FUNCTIONS, parse
+from mirage_nb.pipeline import superoptimize
 from mirage_nb.search import Limits
 from mirage_nb.search.session.progress import State
 from mirage_nb.widgets import SessionView
 from tests.browser.fake_session import FakeSession
+from tests.sessions import LONG
 
 PROGRAM = "X: f16[16, 1024]\nW: f16[1024, 4096]\nreturn rms_norm(X) @ W\n"
 
@@ -244,7 +249,7 @@ def test_list_show_and_stop(shell: InteractiveShell, calls: Calls) -> None:
         ("%mirage show fusd", "no session is named 'fusd'", "did you mean fused?"),
         ("%mirage help rmsnorm", "unknown function 'rmsnorm'", "did you mean rms_norm?"),
         ("%mirage extend fused --effrt quick", "unknown option '--effrt'", "did you mean --effort?"),
-        ("%mirage extend fused --seconds -3", "--seconds -3: not SECONDS", "seconds of search from now on"),
+        ("%mirage extend fused --seconds -3", "--seconds -3: not SECONDS", "above 0"),
         ("%mirage stop fused --now", "unknown option '--now'", "it takes no options"),
         ("%mirage compare fused best", "compare needs NAME DIGEST DIGEST", "%mirage compare NAME DIGEST DIGEST"),
         ("%mirage compare fused best zz", "no µGraph begins with 'zz'", "one of best"),
@@ -266,11 +271,33 @@ def test_mistakes_of_the_line_magic(shell: InteractiveShell, line: str, message:
     assert isinstance(result.error_in_exec, OptionError)
     assert message in shown and hint in shown and "Traceback" not in shown
     lines = shown.splitlines()
-    if (place := next((n for n, text in enumerate(lines) if f"line 1: {line}" in text), None)) is not None:
-        word = message.split("'")[1] if "'" in message else ""
-        assert lines[place][lines[place + 1].index("^") :].startswith(word)
-    else:
-        assert line == "%mirage stop"  # nothing to point at
+    place = next(n for n, text in enumerate(lines) if f"line 1: {line}" in text)
+    word = message.split("'")[1] if "'" in message else ""
+    assert lines[place][lines[place + 1].index("^") :].startswith(word)
+
+
+def test_bounds_that_are_lower_are_told_by_the_name_of_the_option(shell: InteractiveShell) -> None:
+    def refuse(**given: object) -> None:
+        raise OptionError("max_block_ops: 1 is less than 24", hint="bounds can only be raised")
+
+    shell.user_ns["fused"] = fused = ended()
+    fused.extend = refuse
+    shown, _ = run(shell, "%mirage extend fused --block-ops 1")
+    assert "--block-ops: 1 is less than 24\n  line 1: %mirage extend fused --block-ops 1\n" in shown
+
+
+def test_what_is_excluded_is_included_again_by_its_digest(shell: InteractiveShell) -> None:
+    session = mirage_nb.pipeline.superoptimize("X: f16[4, 8]\nreturn exp(X)", name="small", effort="quick")
+    session.result()
+    shell.user_ns["small"] = session
+    digest = session.best.candidate.digest[:8]
+    shown, _ = run(shell, "%mirage exclude small best")
+    assert f"%mirage include small {digest} undoes it" in shown and f"  {digest}" not in shown
+    with pytest.raises(NoKernelError, match="what was executed is excluded"):
+        _ = session.best
+    assert f"  {digest}" in run(shell, f"%mirage include small {digest}")[0]
+    assert session.best.candidate.digest.startswith(digest)
+    assert "line 1: %mirage export small /dev/null/a\n" in run(shell, "%mirage export small /dev/null/a")[0]
 
 
 def test_help_covers_the_language_and_each_function(shell: InteractiveShell) -> None:
@@ -426,6 +453,23 @@ def test_the_chain_of_calls_is_shown_on_request(shell: InteractiveShell) -> None
     shown, _ = run(shell, "%tb")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     assert "Traceback" in plain and "in below()" in plain and "UnknownNameError" in plain
+
+
+def test_ctrl_c_while_a_session_is_waited_for_is_as_short(shell: InteractiveShell) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would ignore it
+    session = superoptimize(LONG)
+    shell.user_ns["session"] = session
+    try:
+        threading.Timer(0.5, _thread.interrupt_main).start()
+        shown, result = run(shell, "session.result()")
+        assert isinstance(result.error_in_exec, KeyboardInterrupt) and session.snapshot().state is State.RUNNING
+        assert shown.startswith("KeyboardInterrupt: the session goes on in the background") and shown.count("\n") <= 2
+        assert "Background.wait" in run(shell, "%tb")[0].replace("\x1b", "")
+    finally:
+        session.stop()
+        signal.signal(signal.SIGINT, before)
+    shown, _ = run(shell, "raise KeyboardInterrupt")
+    assert "Traceback" in shown and "the session" not in shown
 
 
 def test_other_mistakes_are_as_ever_and_unloading_leaves_nothing() -> None:

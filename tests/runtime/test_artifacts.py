@@ -21,7 +21,6 @@ from mirage_nb.runtime.execution.artifacts import (
     digest,
     distrust,
     distrusted,
-    own_folder,
 )
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.execution.emulate import CpuModule
@@ -43,7 +42,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path: Path, own_folder: Path) -> Settings:
     compiler = tmp_path / "cxx"
     compiler.write_text(COMPILER)
     compiler.chmod(0o755)
@@ -84,7 +83,7 @@ def test_a_planted_program_is_not_executed(settings: Settings, tmp_path: Path) -
     assert not owned.exists() and runner.read_bytes() == before, "it is built again"
 
 
-def test_where_others_can_write_nothing_is_taken_or_left(settings: Settings, tmp_path: Path) -> None:
+def test_where_others_can_write_nothing_is_taken_or_left(settings: Settings, own_folder: Path, tmp_path: Path) -> None:
     run(settings)
     folder, owned = settings.home / CPU_FOLDER, tmp_path / "owned"
     evil(folder, owned)
@@ -95,17 +94,47 @@ def test_where_others_can_write_nothing_is_taken_or_left(settings: Settings, tmp
         assert not owned.exists() and {file: file.read_bytes() for file in folder.iterdir()} == there
         (told,) = distrusted(settings.home)
         assert f"others can write to {folder} (its mode is {bits:o})" in told and f"chmod 700 {folder}" in told
-    assert list((own_folder() / CPU_FOLDER).glob("*.runner")) and mode(own_folder()) == 0o700
+    assert list((own_folder / CPU_FOLDER).glob("*.runner")) and mode(own_folder) == 0o700
     assert not next(part for part in examine(settings) if part.name == "store").found
     folder.chmod(0o755)  # others may look
     assert not distrusted(settings.home)
 
 
-def test_a_folder_of_another_user_is_not_used(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_not_used(
+    settings: Settings, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(settings)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert "belongs to another user" in distrust(settings.home / CPU_FOLDER)
-    assert ArtifactCache(settings.home / CPU_FOLDER).folder == own_folder() / CPU_FOLDER
+    assert ArtifactCache(settings.home / CPU_FOLDER).folder == own_folder / CPU_FOLDER
+
+
+@pytest.mark.parametrize("trouble", ["no folder", "not writable", "full"])
+def test_where_nothing_can_be_kept_everything_is_built_once(
+    trouble: str, settings: Settings, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    match trouble:
+        case "no folder":
+            settings.home.write_text("a file")
+        case "not writable":
+            allowed = os.access
+            monkeypatch.setattr(
+                os, "access", lambda path, *how: path != settings.home / CPU_FOLDER and allowed(path, *how)
+            )
+        case "full":
+            replace = os.replace
+            monkeypatch.setattr(
+                os, "replace", lambda a, b: no_room() if settings.home in Path(b).parents else replace(a, b)
+            )
+    run(settings)
+    kept = {file: file.stat().st_ino for file in (own_folder / CPU_FOLDER).iterdir()}
+    run(settings)
+    assert {file: file.stat().st_ino for file in kept} == kept and {".runner", ".so"} <= {file.suffix for file in kept}
+    assert len(distrusted(settings.home)) == (trouble != "full")
+
+
+def no_room() -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_a_cubin_from_where_others_can_write_is_not_loaded(tmp_path: Path) -> None:

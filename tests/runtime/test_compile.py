@@ -12,8 +12,10 @@ import pytest
 from mirage_nb.errors import CompileError, MissingPartError
 from mirage_nb.runtime.execution import compile as compile_module
 from mirage_nb.runtime.execution.artifacts import ArtifactCache, digest
-from mirage_nb.runtime.execution.compile import ResourceUsage, compile_cubin, read_usage, relevant
+from mirage_nb.runtime.execution.compile import ResourceUsage, compile_cubin, likely_options, read_usage, relevant
 from mirage_nb.settings import Settings
+from mirage_nb.targets import TARGETS
+from tests.codegen.mugraphs import attention, linear
 
 SOURCE = """#include "mirage_device.cuh"
 using namespace mirage;
@@ -115,7 +117,7 @@ def test_without_a_place_to_keep_it_the_cubin_is_still_made(tmp_path: Path) -> N
     (tmp_path / "home").write_text("a file, not a folder")
     cubin = compile_cubin(SOURCE, "sm_90a", ONE, settings=Settings(tmp_path / "home", 1, "g++"))
     assert cubin.data.startswith(b"\x7fELF") and cubin.path is None
-    assert cubin.note.startswith("not kept in ") and "irectory" in cubin.note
+    assert cubin.note.startswith("nothing can be kept in ") and "irectory" in cubin.note
 
 
 def test_a_full_disk_leaves_no_half_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +168,14 @@ def test_a_broken_nvrtc_is_a_missing_part(settings: Settings, monkeypatch: pytes
     monkeypatch.setattr(cupy_cuda, "nvrtc", Broken)
     with pytest.raises(MissingPartError, match=r"failed to load libnvrtc\.so\.13(?s:.*)pip install"):
         compile_cubin(SOURCE, "sm_90a", settings=settings)
+
+
+def test_what_is_estimated_fastest_is_emitted_first() -> None:
+    """64 rows of attention are multiplied by one group of four warps, 32 by single ones; products follow their plan."""
+    wide, narrow = (attention(16, 256, 4096, row_blocks=blocks, loop=32) for blocks in (4, 8))
+    chosen = [likely_options(graph, TARGETS["h200"]) for graph in (wide, narrow, linear(256, 256, 256, 64, 64))]
+    assert [(o.warps, o.wide, o.specialised) for o in chosen] == [(4, True, True), (8, False, True), (8, False, True)]
+    assert not likely_options(wide, TARGETS["a100"]).wide
 
 
 def test_digests_keep_parts_apart() -> None:

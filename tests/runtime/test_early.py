@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -211,6 +212,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     monkeypatch.setattr(
         early, "emit", lambda graph, target, way: SimpleNamespace(source="", options=way.library, workspace_bytes=0)
     )
+    monkeypatch.setattr(Early, "_warmed", lambda self: None)
     monkeypatch.setattr(Early, "_in_turn", lambda self, own, emitted, _: made.order.append(f"way {emitted.options}"))
     return made
 
@@ -226,7 +228,7 @@ def test_what_was_found_is_timed_before_a_librarys_other_ways(
     monkeypatch.setattr(Early, "_trying", lambda self, lanes, found, made: [ended(found.digest)])
     monkeypatch.setattr(Early, "_time_found", lambda self, ran: session.order.append(ran.candidate))
     threading.Timer(0.3, begun._over.set).start()
-    begun._time_all(candidate("own", 0.1, PROGRAM), None)
+    begun._time_all(candidate("own", 0.1, PROGRAM))
     assert session.order == ["way 1", "first", "second", "way 2", "way 0"]
 
 
@@ -236,8 +238,25 @@ def test_the_end_of_the_search_leaves_no_way_of_a_library_out(
     begun: Any = Early(session, CARD)  # type: ignore[arg-type]
     begun._over.set()
     monkeypatch.setattr(Ahead, "next", lambda self: pytest.fail("nothing more is timed here"))
-    begun._time_all(candidate("own", 0.1, PROGRAM), None)
+    begun._time_all(candidate("own", 0.1, PROGRAM))
     assert session.order == ["way 1", "way 2", "way 0"] and not session.said
+
+
+def test_what_was_tried_before_there_was_something_to_time_with_is_timed_whatever_the_budget(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch took seconds to load, nothing was tried meanwhile, and short sessions ended with their own operators."""
+    begun: Any = Early(session, CARD)  # type: ignore[arg-type]
+    ready = [candidate("first", 1.0), candidate("second", 2.0)]
+    monkeypatch.setattr(Ahead, "next", lambda self: (ready.pop(0), None) if ready else None)
+    monkeypatch.setattr(Early, "_compile", lambda self, found: None)
+    monkeypatch.setattr(Early, "_trying", lambda self, lanes, found, made: [ended(found)])
+    monkeypatch.setattr(Early, "_time_found", lambda self, ran: session.order.append(ran.candidate.digest))
+    begun._can_time.clear()
+    begun._over.set()
+    threading.Timer(0.2, begun._can_time.set).start()
+    begun._time_all(candidate("own", 0.1, PROGRAM))
+    assert session.order == ["way 1", "first", "second", "way 2", "way 0"]
 
 
 @pytest.mark.parametrize("won", [True, False])
@@ -270,7 +289,7 @@ def test_a_trial_that_the_passes_end_leaves_no_way_of_a_library_out(
     monkeypatch.setattr(Early, "_compile", lambda self, found: None)
     monkeypatch.setattr(Early, "_trying", lambda self, lanes, found, made: [ran])
     threading.Timer(0.3, begun._over.set).start()
-    begun._time_all(candidate("own", 0.1, PROGRAM), None)
+    begun._time_all(candidate("own", 0.1, PROGRAM))
     assert session.order == ["way 1", "way 2", "way 0"]
 
 
@@ -288,6 +307,18 @@ def test_what_is_drawn_in_half_the_time_will_do(
     assert waits <= sum(slept) <= waits + 2 * early.LOOK_SECONDS
     begun._drawn = SimpleNamespace(wait=lambda seconds: True)
     begun.drawn(float("inf"))
+
+
+def test_kernels_can_meet_inputs_at_once_where_no_process_loads(session: Session) -> None:
+    """A card that takes one process only: nothing was ever placed there, and nothing was met before its time."""
+    begun: Any = Early(session, CARD)  # type: ignore[arg-type]
+    assert not begun.placed
+    begun._drawn.set()
+    assert begun.placed
+    begun._loading = Future()
+    assert not begun.placed
+    begun._loading.set_result(None)
+    assert begun.placed
 
 
 def test_no_inputs_are_drawn_for_what_a_session_is_too_short(
@@ -320,7 +351,7 @@ def test_a_card_that_is_lost_ends_the_early_times(session: Session, monkeypatch:
 
     monkeypatch.setattr(Early, "_in_turn", lost)
     with pytest.raises(CardLost):
-        begun._time_all(candidate("own", 0.1, PROGRAM), None)
+        begun._time_all(candidate("own", 0.1, PROGRAM))
     assert session.order == ["lost"]
 
 
@@ -337,6 +368,21 @@ def test_a_card_that_others_use_is_noticed_before_the_first_time(monkeypatch: py
     for _ in range(2):
         begun._in_turn(candidate("own", 0.1, PROGRAM), None, None)
     assert len(said) == 1 and "35 % busy" in said[0] and "another program may be using it" in said[0]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_session_that_has_ended_takes_no_memory_of_the_card(
+    session: Session, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    made: list[Gpu] = []
+    session.turn, session.track = (lambda gpu, proceed: nullcontext()), made.append  # type: ignore[attr-defined]
+    begun: Any = Early(session, CARD)  # type: ignore[arg-type]
+    begun._can_time.clear()
+    if closed:
+        begun._closed.set()
+    monkeypatch.setattr(early.importlib, "import_module", lambda name: None)
+    begun._load()
+    assert made == ([] if closed else [CARD]) and begun._can_time.is_set()
 
 
 def test_a_stop_does_not_wait_for_the_card(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,6 +409,6 @@ def test_nobody_waits_for_a_first_run(session: Session, monkeypatch: pytest.Monk
     )
     monkeypatch.setattr(Early, "_time_found", lambda self, ran: session.order.append(ran.candidate.digest))
     threading.Timer(0.3, begun._over.set).start()
-    begun._time_all(candidate("own", 0.1, PROGRAM), None)
+    begun._time_all(candidate("own", 0.1, PROGRAM))
     assert session.order == ["way 1", "fast", "way 2", "way 0"]
     assert not session.entered, "who has not ended may be entered again"

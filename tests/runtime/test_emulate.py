@@ -212,7 +212,7 @@ def test_what_was_built_is_kept_and_damage_is_mended(tmp_path: Path) -> None:
     assert value(1) == 1 and builds(notes) == 5
 
 
-def test_a_home_that_cannot_be_written_to_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_written_to_is_no_obstacle(own_folder: Path, tmp_path: Path) -> None:
     settings, _ = counting_compiler(tmp_path)
     settings.home.write_text("a file, not a folder")
     y = floats()

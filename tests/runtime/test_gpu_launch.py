@@ -275,7 +275,7 @@ def test_a_cubin_of_another_card_is_refused(gpu: Gpu) -> None:
 
 
 def test_a_race_times_those_that_are_right(rmsnorm: Any, gpu: Gpu, torch: Any) -> None:
-    from mirage_nb.runtime.contest.race import Peer, pytorch_peers, race
+    from mirage_nb.runtime.contest.race import Peer, Track, pytorch_peers
 
     program = parse(PROGRAM).graph
     eager = pytorch_peers(program)["eager"]
@@ -291,7 +291,7 @@ def test_a_race_times_those_that_are_right(rmsnorm: Any, gpu: Gpu, torch: Any) -
         return tuple(eager.run(*inputs))
 
     peers = {"eager": eager, "wrong": Peer(wrong), "broken": Peer(broken), "waits": Peer(not_capturable)}
-    laps = {lap.name: lap for lap in race(program, {"ours": rmsnorm}, peers, gpu, repeats=10)}
+    laps = {lap.name: lap for lap in Track(program, gpu, 1.0).race({"ours": rmsnorm}, peers, 10)}
     assert set(laps) == {"ours", *peers}
     for name in ("ours", "eager"):
         timing = laps[name].timing
@@ -303,5 +303,5 @@ def test_a_race_times_those_that_are_right(rmsnorm: Any, gpu: Gpu, torch: Any) -
     assert laps["broken"].timing is None and laps["broken"].note == "these shapes are not supported"
     assert laps["waits"].timing is None and "captured" in laps["waits"].note
     assert laps["ours"].error is not None and laps["ours"].error < 5e-3
-    again = race(program, {"ours": rmsnorm}, {"eager": eager}, gpu, repeats=5)
+    again = Track(program, gpu, 1.0).race({"ours": rmsnorm}, {"eager": eager}, 5)
     assert all(lap.timing is not None for lap in again), "a failed capture spoils nothing"

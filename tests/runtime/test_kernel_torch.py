@@ -47,13 +47,17 @@ def test_every_operator_has_its_form() -> None:
     assert all(hasattr(torch, name) for name in PRIMITIVES if name != "step")
 
 
+TWO_TYPES = "X: f32[2, 3]\nY: f16[3, 4]\nreturn X @ Y"
+
+
 def test_operators_compute_the_reference_in_every_type() -> None:
     rng = np.random.default_rng(7)
-    for row in ROWS:
-        graph = parse(EXAMPLE_INPUTS + f"return {row.example}").graph
+    for text in (*(EXAMPLE_INPUTS + f"return {row.example}" for row in ROWS), TWO_TYPES):
+        graph = parse(text).graph
         inputs = [rng.uniform(0.3, 1.8, i.type.shape) for i in graph.inputs]
         pairs = zip(inputs, graph.inputs, strict=True)
         values: list[Any] = [torch.tensor(a).to(DTYPES[i.type.dtype.value]) for a, i in pairs]
+        inputs = [v.double().numpy() for v in values]
         for op, (made, *_) in graph.definitions():
             type_ = graph.types[made]
             result = torch.full(type_.shape, torch.nan, dtype=DTYPES[type_.dtype.value])
@@ -64,7 +68,7 @@ def test_operators_compute_the_reference_in_every_type() -> None:
         for value, want in zip(graph.outputs, evaluate(graph, inputs), strict=True):
             loose = 1e-4 if graph.types[value].dtype.size > 2 else 1e-2
             got = values[value].double().numpy()
-            np.testing.assert_allclose(got, want, rtol=loose, atol=loose, err_msg=row.example)
+            np.testing.assert_allclose(got, want, rtol=loose, atol=loose, err_msg=text)
 
 
 @pytest.mark.parametrize("text", [s.text for n, s in WHOLE.items()], ids=[*WHOLE])

@@ -14,6 +14,7 @@ import pytest
 from mirage_nb.lang import parse
 from mirage_nb.runtime.contest import on_card
 from mirage_nb.runtime.contest.on_card import LEAST_SECONDS, RACE_SECONDS, SESSION_SECONDS, OnCard, met
+from mirage_nb.runtime.contest.timing import Lap, Timing
 from mirage_nb.runtime.contest.winner import Origin, PoorResult, Winner
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.passes import Passes
@@ -41,7 +42,7 @@ def passes(left: float = math.inf, since: float = 0.0, winners: Any = (), missin
         winners={w.candidate.digest: w for w in winners},
         early_times=lambda: None,
         trials=lambda: nullcontext(SimpleNamespace(terminate=lambda wait: did[0].did.append("end trials"))),
-        inputs=SimpleNamespace(missing=missing),
+        can_meet=not missing,
     )
 
 
@@ -119,6 +120,7 @@ class Timed:
         self.passes: Any = Passes(search, CARD)
         self.passes.make_gate = lambda trials, until: setattr(self.passes, "gate", trials if self.drawn else None)
         self.passes.gated, self.passes.turn, self.drawn = self.gated, lambda gpu: nullcontext(), True
+        self.passes.track = lambda gpu: None
         for name, us in times.items():
             own = name.startswith("own")
             known = candidate(name if not own else "own", time_us=us)
@@ -198,3 +200,31 @@ def test_what_is_timed_meanwhile_is_not_overwritten_and_is_tried() -> None:
     slow = session.passes.winners["a"]
     assert session.run(replace(slow, emitted=emitted).timed(161.0)) == ["a, faster", "own"]
     assert session.tried_in_turn == ["own", "a", "a, faster"]
+
+
+class Steady:
+    """A track whose races have these times."""
+
+    def __init__(self, **times: float) -> None:
+        self.times, self.raced = times, list[str]()
+
+    def race(self, ours: Any, peers: Any, repeats: int) -> list[Lap]:
+        assert not peers and repeats >= on_card.FEWEST
+        self.raced = [label.split()[-1] for label in ours]
+        timed = ((label, self.times[label.split()[-1]]) for label in ours)
+        return [Lap(label, 0.0, Timing(label, us, us, us, 9)) for label, us in timed]
+
+
+def test_without_time_for_pytorch_what_is_close_is_raced_alone_in_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 28 ways to emit a kernel of 2 us the least of as many short timings was chosen: one that starts early, which
+    lost a tenth behind other kernels. What is not raced does not win by its heat."""
+    session, track = Timed(a=2.0, b=1.98, c=2.03, far=2.4), Steady(a=2.2, plain=2.1, b=2.3)
+    monkeypatch.setattr(on_card, "SETTLED", 3)
+    session.passes.track = lambda gpu: track
+    for name, us in (("plain", 2.01), ("slow", 2.2)):
+        other: Any = SimpleNamespace(options=name, launches=(), programs=())
+        session.passes.note([replace(session.passes.winners["a"], emitted=other).timed(us)])
+    assert session.run() == ["plain", "c", "b", "far"] and track.raced == ["b", "a", "plain"]
+    times = [w.candidate.time_us for w in session.passes.ranked]
+    assert times == pytest.approx([2.1, 2.03 * 2.1 / 1.98, 2.3, 2.4 * 2.1 / 1.98])
+    assert "plain" in session.tried_in_turn and "slow" not in session.tried_in_turn

@@ -20,9 +20,11 @@ def test_the_longer_of_both_times_counts() -> None:
 
 
 def test_times_that_vary_are_doubted_when_most_of_them_do() -> None:
-    from mirage_nb.runtime.contest.race import doubt
+    from mirage_nb.runtime.contest.race import DROWNED, doubt
 
     steady, noisy = (Lap(f"x{high}", 0.0, Timing("x", 10.0, 9.0, high, 9)) for high in (11.0, 30.0))
     untimed = Lap("y", None, None, "out of memory")
     assert doubt([steady, steady, noisy, untimed], CARD) is None and doubt([], CARD) is None
     assert "another program may be using the Some card" in (doubt([steady, noisy, noisy, untimed], CARD) or "")
+    drowned = Lap("z", 0.0, None, DROWNED)
+    assert doubt([drowned, drowned, steady], CARD) and doubt([drowned, steady, steady], CARD) is None

@@ -23,7 +23,7 @@ from mirage_nb.search import EFFORTS, configurations, prepare
 from mirage_nb.search.session.findings import Bounds, Explored
 from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.plain import read, write
-from mirage_nb.search.session.worker import Mailbox, Task, explore
+from mirage_nb.search.session.worker import Channel, Task, explore
 from mirage_nb.settings import read_settings
 from mirage_nb.targets import find_target
 
@@ -36,7 +36,7 @@ BOUNDS = Bounds("quick", EFFORTS["quick"].budget)
 def explored() -> tuple[Explored, ...]:
     graph = parse(TEXT).graph
     agenda = configurations(prepare(graph), EFFORTS["quick"])
-    tasks = [Task(0, graph, c, BOUNDS, find_target("h200"), 0, None, Mailbox(Path("/nowhere"))) for c in agenda]
+    tasks = [Task(0, graph, c, BOUNDS, find_target("h200"), 0, None, Channel(Path("/nowhere"))) for c in agenda]
     return tuple(explore(task) for task in tasks)
 
 
@@ -202,6 +202,17 @@ def test_places_where_no_file_can_be(tmp_path: Path) -> None:
         assert told.value.hint
 
 
+def test_names_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="zero byte"):
+        Store("a\0b")
+    for path in (tmp_path / "there", tmp_path / "not"):
+        with pytest.raises(StoreError):
+            Store(path).load("\udcff")
+        with pytest.raises(StoreError, match="characters that are none"):
+            Store(tmp_path / "there").save("\udcff", header(), (), Facts())
+        Store(tmp_path / "there").save("one", header(), (), Facts())
+
+
 def test_a_locked_file_is_told_soon_and_read_all_the_same(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOCKED_SECONDS", 0.1)
     store.save("one", header(), explored(), facts())
@@ -218,8 +229,8 @@ def test_a_full_disk_leaves_what_was_there(store: Store, monkeypatch: pytest.Mon
     store.save("one", header(), explored()[:1], Facts())
     plain = Store._connect
 
-    def full(self: Store) -> sqlite3.Connection:
-        db = plain(self)
+    def full(self: Store, place: str | Path) -> sqlite3.Connection:
+        db = plain(self, place)
         (pages,) = db.execute("PRAGMA page_count").fetchone()
         db.execute(f"PRAGMA max_page_count = {pages}")
         return db

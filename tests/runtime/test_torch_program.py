@@ -64,6 +64,13 @@ def test_workloads_at_their_own_dtype(name: str) -> None:
             np.testing.assert_allclose(got.double().numpy(), want, atol=2e-2 * np.abs(want).max())
 
 
+def test_products_of_two_types_are_of_the_wider_one() -> None:
+    graph = parse("X: f32[2, 3]\nY: f16[3, 4]\nreturn X @ Y").graph
+    x, y = torch.randn(2, 3), torch.randn(3, 4).half()
+    (found,) = as_torch(graph, torch)(x, y)
+    torch.testing.assert_close(found, x @ y.float())
+
+
 def test_scalars_stay_scalars() -> None:
     x = Input("X", TensorType((2, 3), DType.F16))
     graph = KernelGraph.start(x).append(Op(OpKind.CONST, (), ConstAttrs(2)))  # type: ignore[arg-type]

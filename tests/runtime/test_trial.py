@@ -53,6 +53,16 @@ def test_a_safe_kernel_survives_hard_inputs() -> None:
     assert outcome.hard.survived == tuple(n for n in hard_names(program, 10**9)[:HARD_CPU] if n != "large norms")
 
 
+def test_a_kernel_that_does_not_wait_for_its_tiles_is_told() -> None:
+    """Where copies land at once, and warps take turns in order, nothing is missed."""
+    program = parse("X: f16[8, 64]\nW: f16[64, 32]\nreturn rms_norm(X) @ W").graph
+    emitted = emit(mugraphs.rmsnorm(8, 64, 32, 16, 2), H200)
+    wait = next(line for line in emitted.source.splitlines() if line.strip().startswith("mbarrier_wait(full"))
+    hasty = replace(emitted, source=emitted.source.replace(wait, ""))
+    with pytest.raises(LaunchError, match="while a copy"):
+        try_on_cpu(program, hasty, 3)
+
+
 def test_softmax_without_its_maximum_is_told_by_large_logits() -> None:
     """Algebraically equal, right on tame inputs: what a subtracted maximum is for shows on large logits only."""
     unsafe = mugraphs.attention()

@@ -16,7 +16,9 @@ CARD = Path(__file__).parents[1] / "fake_card"
 SESSION = """
 import json, subprocess, os, time
 from mirage_nb import superoptimize
-session = superoptimize("X: f16[8, 256]\\nW: f16[256, 512]\\nreturn rms_norm(X) @ W", effort="quick", name="fake")
+budget = float(os.environ["BUDGET"]) if "BUDGET" in os.environ else None
+text = "X: f16[8, 256]\\nW: f16[256, 512]\\nreturn rms_norm(X) @ W"
+session = superoptimize(text, effort="quick", name="fake", budget=budget)
 session.wait()
 def left():
     said = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
@@ -30,6 +32,7 @@ now = session.snapshot()
 print(json.dumps({
     "state": now.state.value, "messages": now.messages, "left": left(),
     "winners": [w.label for w in session.winners], "tried": [*session._passes.tried],
+    "pid": os.getpid(), "own": now.baseline.digest, "times": [t.candidate for t in session.timed],
     "notes": [c.note for c in now.candidates if c.note], "timed": len(session.timed),
 }))
 """
@@ -67,3 +70,24 @@ def test_where_a_process_cannot_take_the_inputs_the_session_s_own_does() -> None
     assert found["state"] == "finished" and found["winners"][0] in found["tried"] and not found["left"], found
     told = [m for m in found["messages"] if m.startswith("kernels meet random and hard inputs in this process")]
     assert len(told) == 1, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [1, 2, 5, None])
+def test_what_a_search_finds_is_compiled_and_tried_while_pytorch_is_loaded(budget: int | None, tmp_path: Path) -> None:
+    """The first session of a process waited for it before anything was tried, and ended with its own operators."""
+    limit = {} if budget is None else {"BUDGET": str(budget)}
+    (log := tmp_path / "log").touch()
+    found = ended(COLD="torch=ran cupy=0.1 context=0.5 held=0.2 nvrtc=0.3", CARD_LOG=str(log), **limit)
+    events = [line.split(" ", 2) for line in log.read_text().splitlines()]
+
+    def first(what: str, here: bool = True) -> float:
+        return next(
+            float(at) for at, pid, said in events if said.startswith(what) and (int(pid) == found["pid"]) == here
+        )
+
+    tried, loaded, timed = first("ran", here=False), first("torch: is there"), first("timed")
+    assert first("torch: begins") < first("context: begins") < first("nvrtc: begins") < tried < loaded < timed
+    assert timed - loaded < 0.5, "all else that takes a while was done beside it"
+    assert {*found["times"]} > {found["own"]} and found["times"][0] == found["own"], "whatever the budget"
+    assert not [message for message in found["messages"] if "the budget was over before" in message]

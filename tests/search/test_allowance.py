@@ -40,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("mirage_nb.search.session.mailbox.time.monotonic", made)
+    monkeypatch.setattr("mirage_nb.search.session.channel.time.monotonic", made)
     return made
 
 
@@ -63,6 +63,12 @@ def test_without_a_limit_nothing_is_over(clock: Clock) -> None:
     allowed.begin()
     clock.now += 1e9
     assert not allowed.search_is_over and allowed.left == float("inf")
+
+
+def test_an_earlier_life_leaves_what_follows_a_search_its_seconds() -> None:
+    assert Allowance(None).counted(50.0) == 50.0
+    allowed = Allowance(60.0, lambda seconds: seconds / 4)
+    assert allowed.counted(20.0) == 20.0 and allowed.counted(1000.0) == 45.0
 
 
 @pytest.mark.parametrize(("seconds", "kept"), [(1.0, 0.5), (6.0, 3.0), (10.0, 3.0), (60.0, 15.0), (600.0, 15.0)])

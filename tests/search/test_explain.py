@@ -39,6 +39,7 @@ from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.thread_graph import fuse
+from tests.clock import cpu_limit
 from tests.search.explored import explored
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, lora, rmsnorm, rmsnorm_fig3
 
@@ -263,3 +264,10 @@ def test_the_report_says_why() -> None:
     session = superoptimize(SMALL.replace("1024", "64"), effort="quick", max_block_ops=3)
     session.result(60)
     assert "run without one.\nThe last values" in describe(session)
+
+
+def test_many_equal_factors_are_looked_through_in_time() -> None:
+    step = "v = A @ v\nv = v / np.linalg.norm(v)\n"
+    with cpu_limit(10.0):
+        said = why(parse(f"A: f32[16, 16]\nv: f32[16]\n{3 * step}return v @ A @ v").graph, Tally())
+    assert "The last values of the program" in said

@@ -20,6 +20,7 @@ from mirage_nb.search import (
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.explained import KernelEstimate, explain_estimate, kernel_estimates
 from mirage_nb.targets import TARGETS, find_target
+from tests.codegen.mugraphs import split_linear
 from tests.search.explored import explored
 
 H200 = find_target("h200")
@@ -114,3 +115,10 @@ def test_every_target_is_explained(target: str) -> None:
         "products",
         "vectors",
     }
+
+
+def test_what_starts_early_is_not_waited_for() -> None:
+    """A kernel that adds up what the one in front leaves starts while that runs, where a card can do that."""
+    (first, second), (before, behind) = (kernel_estimates(split_linear(), TARGETS[name]) for name in ("h200", "a100"))
+    assert second.start < first.start / 2
+    assert behind.start >= before.start

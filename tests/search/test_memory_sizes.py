@@ -125,8 +125,8 @@ def of_instance(tiles: Tiles, graph: KernelGraph) -> Iterator[tuple[str, object,
     yield "roles", taken, planned.program is not None
     if planned.program is not None or taken:
         return
-    yield "held", not block.staged[0], planned.held is not None
-    if planned.held is None and block.staged[0]:
+    yield "held", not block.staged[0], planned.resident is not None
+    if planned.resident is None and block.staged[0]:
         yield "warp-private", bool(tiles.private[0]), planned.region is not None
         yield "bulk", bool(block.copies.bulk[0]), planned.options.bulk
         yield "stages", int(running.stages[0, 0]), planned.options.stages

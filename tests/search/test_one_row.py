@@ -60,7 +60,7 @@ def test_what_comes_along_a_line_is_added_where_rows_are_held(form: str) -> None
     program = parse("\n".join([*lines, f"return {form}"])).graph
     fused = {c.configuration: c for c in unsearched(program, H200)}[ROWS_FUSED]
     (kernel,) = plan(fused.graph, H200).kernels
-    assert kernel is not None and kernel.held is not None and kernel.held.rows
+    assert kernel is not None and kernel.resident is not None and kernel.resident.rows
     check(fused.graph)
 
 
@@ -68,7 +68,8 @@ def test_layers_of_different_widths_are_kernels_of_their_own() -> None:
     """Queries, and the fewer keys and values: threads hold rows of one tile, and of others in shared memory."""
     text = "X: bf16[1, 256]\nQ: bf16[512, 256]\nK: bf16[128, 256]\nV: bf16[128, 256]\nreturn X @ Q.T, X @ K.T, X @ V.T"
     fused = {c.configuration: c for c in unsearched(parse(text).graph, H200)}[ROWS_FUSED]
-    assert [kernel.held is not None for kernel in plan(fused.graph, H200).kernels if kernel is not None] == [True, True]
+    planned = [kernel for kernel in plan(fused.graph, H200).kernels if kernel is not None]
+    assert [kernel.resident is not None for kernel in planned] == [True, True]
 
 
 def test_a_gated_layer_is_two_kernels() -> None:

@@ -18,7 +18,7 @@ from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, configurations, prepare
 from mirage_nb.search.session.findings import Bounds, Explored
 from mirage_nb.search.session.plain import Memo, read, write
-from mirage_nb.search.session.worker import Mailbox, Task, explore
+from mirage_nb.search.session.worker import Channel, Task, explore
 from mirage_nb.targets import find_target
 from mirage_nb.verify.verdict import Verdict, VerdictKind, Witness
 
@@ -29,7 +29,7 @@ def explored() -> Explored:
     graph = parse("X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W").graph
     configuration = configurations(prepare(graph), EFFORTS["quick"])[-1]
     bounds = Bounds("quick", EFFORTS["quick"].budget)
-    found = explore(Task(0, graph, configuration, bounds, find_target("h200"), 0, None, Mailbox(Path("/nowhere"))))
+    found = explore(Task(0, graph, configuration, bounds, find_target("h200"), 0, None, Channel(Path("/nowhere"))))
     first, second, *_ = found.findings.candidates
     verdict = replace(second.verdict, log2_bound=-math.inf)
     odd = replace(second, time_us=math.inf, error=1e-300, note='"\u00b5\n', verdict=verdict)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -191,6 +192,27 @@ def test_where_there_is_no_process_to_be_had_it_is_said(workers: Workers, monkey
     with pytest.raises(WorkerDied, match="Not a directory"):
         workers.submit(math.sqrt, 4).result(60)
     assert pool.NURSERY._process is not None and pool.NURSERY._process.poll() is None
+
+
+DOCTOR = "mirage_nb.runtime.doctor"  # nobody here imports it
+
+
+def test_what_workers_are_forked_of_begins_and_imports_before_there_are_any(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "NURSERY", begun := nursery.Nursery())
+    begun.needs(SimpleNamespace(__module__=DOCTOR))
+    begun.begin()
+    before = begun._process
+    assert before is not None
+    before.kill()
+    before.wait()
+    begun.begin()
+    assert begun._process is not before and workers.submit(_has_loaded, DOCTOR).result(60)
+
+
+def _has_loaded(module: str) -> bool:
+    return module in sys.modules
 
 
 def test_workers_end_with_what_they_were_forked_of_and_another_one_takes_its_place(workers: Workers) -> None:

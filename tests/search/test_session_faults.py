@@ -53,7 +53,7 @@ def test_a_folder_that_is_swept_away_costs_nothing_but_time(
     monkeypatch.setenv("MIRAGE_NB_WORKERS", "2")
     session = search().start()
     for number in range(3):
-        assert until(lambda: session._box is not None and session._box.folder.exists() and processes(session))
+        assert until(lambda: session._channel is not None and session._channel.folder.exists() and processes(session))
         sweep(scratch, number)
         time.sleep(0.1)
     found = session.result(120)
@@ -77,6 +77,9 @@ def test_where_there_is_no_room_for_temporary_files(tmp_path: Path, monkeypatch:
     with pytest.raises(SearchError, match=r"no folder for temporary files(?s:.*)TMPDIR"):
         session.result(20)
     assert session.snapshot().state is State.FAILED
+    session.tell("the session is not stored")
+    with pytest.raises(SearchError, match="no folder for temporary files"):
+        session.result()
 
 
 def test_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from mirage_nb.search import EFFORTS, Budget, configurations, prepare
 from mirage_nb.search.assemble import drafts
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session import worker
+from mirage_nb.search.session.channel import Channel, Moment
 from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
-from mirage_nb.search.session.mailbox import Mailbox, Moment
 from mirage_nb.search.session.plain import read, write
 from mirage_nb.search.session.worker import (
     KEPT_INSTANCES,
@@ -40,7 +40,7 @@ def tasks(folder: Path, effort: str = "quick", text: str = RMSNORM, deadline: Mo
     graph = parse(text).graph
     found = configurations(prepare(graph), EFFORTS[effort])
     bounds, target = Bounds(effort, EFFORTS[effort].budget), find_target("h200")
-    return [Task(n, graph, c, bounds, target, 0, deadline, Mailbox(folder)) for n, c in enumerate(found)]
+    return [Task(n, graph, c, bounds, target, 0, deadline, Channel(folder)) for n, c in enumerate(found)]
 
 
 def test_candidates_are_correct_ranked_and_told_apart(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_task_and_its_result_travel_and_say_the_same_everywhere(tmp_path: Path
     here = explore(task)
     there: Explored = pickle.loads(pickle.dumps(explore(pickle.loads(pickle.dumps(task)))))
     assert here == there
-    elsewhere = replace(task, mailbox=Mailbox(tmp_path / "of" / "another" / "machine"))
+    elsewhere = replace(task, channel=Channel(tmp_path / "of" / "another" / "machine"))
     assert explore(elsewhere) == here
 
 
@@ -120,21 +120,21 @@ def test_findings_are_posted_on_the_way_and_only_grow(tmp_path: Path) -> None:
 
 
 def test_posts_are_taken_once_and_the_latest_counts(tmp_path: Path) -> None:
-    box = Mailbox(tmp_path)
+    box = Channel(tmp_path)
     assert box.collect(3) is None
     box.post(3, Findings(verified=1))
     box.post(3, Findings({(1, Outcome.KEPT): 7}, verified=2))
     box.post(4, Findings(verified=9))
     assert box.collect(3) == Findings({(1, Outcome.KEPT): 7}, verified=2)
     assert box.collect(3) is None
-    Mailbox(tmp_path / "gone").post(0, Findings())  # nobody hears it, nothing breaks
+    Channel(tmp_path / "gone").post(0, Findings())  # nobody hears it, nothing breaks
 
 
 @pytest.mark.parametrize("flag", ["stop", "deadline"])
 def test_a_task_ends_early_and_says_so(tmp_path: Path, flag: str) -> None:
     task = tasks(tmp_path, "standard", deadline=Moment.after(-1) if flag == "deadline" else None)[1]
     if flag == "stop":
-        task.mailbox.stop_flag.touch()
+        task.channel.stop_flag.touch()
     found = explore(task)
     assert found.unfinished
     assert found.cut
@@ -161,8 +161,8 @@ def test_verification_keeps_to_the_budget(tmp_path: Path) -> None:
 
 def test_a_paused_task_rests_and_goes_on(tmp_path: Path) -> None:
     task = tasks(tmp_path)[0]
-    task.mailbox.pause_flag.touch()
-    threading.Timer(0.4, task.mailbox.pause_flag.unlink).start()
+    task.channel.pause_flag.touch()
+    threading.Timer(0.4, task.channel.pause_flag.unlink).start()
     started = time.monotonic()
     found = explore(task)
     assert time.monotonic() - started >= 0.4
@@ -178,11 +178,11 @@ def test_counts_add_up() -> None:
 def test_a_deadline_can_be_moved(tmp_path: Path) -> None:
     task = tasks(tmp_path, deadline=Moment.after(-1))[0]
     assert Watch(task).stopped()
-    task.mailbox.move_deadline(Moment.after(60))
-    assert not Watch(task).stopped() and task.mailbox.deadline(None) is not None
-    task.mailbox.move_deadline(Moment.after(60).later(-61))
+    task.channel.move_deadline(Moment.after(60))
+    assert not Watch(task).stopped() and task.channel.deadline(None) is not None
+    task.channel.move_deadline(Moment.after(60).later(-61))
     assert Watch(task).stopped()
-    task.mailbox.move_deadline(None)
+    task.channel.move_deadline(None)
     assert not Watch(task).stopped()
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.__main__ import main
-from mirage_nb.errors import FormatError, MirageError, VerificationError
+from mirage_nb.errors import FormatError, MirageError, ProofError, VerificationError
 from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.ir import OpKind
 from mirage_nb.ir.jsonform import print_json
 from mirage_nb.ir.text import print_graph
-from mirage_nb.verify.files import prove_files, read_graph, verify_files
+from mirage_nb.verify.files import check_files, prove_files, read_graph, verify_files
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.mugraphs import Kernel, lora, qknorm_wrong, rmsnorm
 
@@ -105,3 +105,21 @@ def test_the_command_uses_a_gpu_for_the_final_check(
     assert "GPU" not in capsys.readouterr().out
     assert main(["verify", str(file), str(file), "--final"]) == 0
     assert "on the CPU, as the GPU failed (RuntimeError: no kernel image is available)" in capsys.readouterr().out
+
+
+def test_a_proof_that_pairs_outputs_in_another_order_is_refused_unless_that_is_allowed() -> None:
+    head = "X: f32[4, 6]\nY: f32[4, 6]\n"
+    left, right = head + "A = X + Y\nB = X - Y\nreturn A, B", head + "C = X - Y\nD = Y + X\nreturn C, D"
+    _, _, proof = prove_files(left, right, permuted=True)
+    assert proof is not None and proof.outputs == (1, 0)
+    with pytest.raises(ProofError, match="in another order") as refused:
+        check_files(left, right, proof.to_json())
+    assert "--permute" in refused.value.hint
+    assert "outputs of the first file in the second: 0 is 1, 1 is 0" in check_files(
+        left, right, proof.to_json(), permuted=True
+    )
+    crossed = head + "B = X + Y\nA = X - Y\nreturn B, A"
+    _, _, proof = prove_files(left, crossed, permuted=True)
+    assert proof is not None
+    with pytest.raises(ProofError, match="is output 0 of the program and output 1"):
+        check_files(left, crossed, proof.to_json())

@@ -70,6 +70,13 @@ def test_a_maximum_of_relu_is_proved_by_monotony():
     assert verdict.kind is VerdictKind.PROVED and proof is not None and "monotone" in proof.axioms
 
 
+def test_a_muGraph_of_pieces_is_proved_whatever_outputs_its_small_pair_has():
+    case = mugraphs.rmsnorm()
+    tried = replace(verify(case.program, case.candidate), outputs=(0, 1, 2))
+    verdict, proof = with_proof(tried, case.program, case.candidate)
+    assert proof is not None and verdict.kind is VerdictKind.PROVED and verdict.outputs == (0,)
+
+
 def test_a_refuted_muGraph_is_not_lifted():
     case = mugraphs.rmsnorm()
     proof = prove(case.program, case.candidate)

@@ -110,7 +110,7 @@ def test_other_radicands_than_the_programs_have_no_bound() -> None:
         return root(k, k.op(OpKind.MUL, 0, 1))
 
     verdict = final(apart, together, X=(2,), Y=(2,))
-    assert verdict.accepted and verdict.log2_bound is None and "did not show" in verdict.note
+    assert verdict.kind is VerdictKind.UNDECIDED and verdict.log2_bound is None  # left to a proof
     # Of two negative factors the product has a root, and they have none.
     assert final(together, apart, X=(2,), Y=(2,)).kind is VerdictKind.REFUTED
     assert all(final(one, one, X=(2,), Y=(2,)).log2_bound <= -64 for one in (apart, together))

@@ -224,16 +224,6 @@ def test_the_root_of_a_square_is_not_the_number() -> None:
     assert verdict.kind is VerdictKind.UNDECIDED and "square roots" in verdict.note
 
 
-def test_roots_multiply() -> None:
-    verdict = pair(
-        lambda k: k.op(OpKind.MUL, k.op(OpKind.SQRT, 0), k.op(OpKind.SQRT, 1)),
-        lambda k: k.op(OpKind.SQRT, k.op(OpKind.MUL, 0, 1)),
-        X=(8,),
-        Y=(8,),
-    )
-    assert verdict.accepted
-
-
 def test_norms_behind_a_softmax() -> None:
     def program(k: Kernel) -> int:
         e = k.op(OpKind.EXP, k.op(OpKind.MATMUL, 0, 1))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from mirage_nb.codegen import emit
@@ -10,6 +14,7 @@ from mirage_nb.targets import TARGETS
 from mirage_nb.viz.source import Line, source_html, source_lines
 from tests.viz.mugraph_samples import rmsnorm_fused, split_attention, twice_read
 
+ROOT = Path(__file__).resolve().parents[2]
 MADE = {"rmsnorm": rmsnorm_fused, "attention": split_attention, "twice": twice_read}
 
 
@@ -59,3 +64,26 @@ def test_a_source_without_kernels_is_plain_text() -> None:
     lines = source_lines("#include <a>\n// %1 = x\n", KernelGraph.start())
     assert [line.owners for line in lines] == [(), ()]
     assert "&lt;a&gt;" in source_html(lines)
+
+
+WHILE_IT_LOADS = """\
+import sys, threading
+from mirage_nb.viz.source import Line, source_html
+
+class Slow:
+    def find_spec(self, name, *_):
+        if name == "pygments.lexers._mapping":
+            begun.set()
+            threading.Event().wait(0.2)
+
+begun = threading.Event()
+sys.meta_path.insert(0, Slow())
+threading.Thread(target=__import__, args=("pygments.lexers",)).start()
+begun.wait()
+assert "<b class='mir-word'>int</b>" in source_html([Line("int x;", (), False)])
+"""
+
+
+def test_sources_are_coloured_while_another_thread_loads_pygments() -> None:
+    pytest.importorskip("pygments")
+    subprocess.run([sys.executable, "-c", WHILE_IT_LOADS], check=True, cwd=ROOT)

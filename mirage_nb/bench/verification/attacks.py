@@ -153,6 +153,25 @@ OF_PLACES = (
 )  # fmt: skip
 """Needs of other elements, and behind other choices."""
 
+FOLDED = "for i in range(8):\n    M = max(repeat(M[None], 256, axis=0), axis=0)\nreturn M * Y"
+"""The maximum of 2^64 times the same number."""
+
+FAR = "B = X + 1e30\n"
+HIDDEN = f"{FAR}T = prod((sqrt(B * B) - B) * 1e-30, axis=1, keepdims=True)\n"
+"""Zero unless all of a row is far below zero; in a field, but for one row in sixteen."""
+BY_ROOTS = {
+    # What a trial leaves out, and the sign of a root, keep graphs alike.
+    **{
+        f"selected by the program's own roots of {zero}": (
+            f"{FAR}R = {zero}\nreturn 2 * B + 0 * sqrt(R) + 0 * sqrt(R * B)",
+            f"{FAR}R = {zero}\nreturn B + sqrt(B * B) + 0 * sqrt(R) + 0 * sqrt(R * B)",
+        )
+        for zero in ("relu(B)", "maximum(B, 0)", "relu(relu(B))", "relu(B) * sigmoid(Y)")
+    },
+    "hidden behind signs of roots": (f"{HIDDEN}return 2 * Y + 0 * X", f"{HIDDEN}return 2 * Y + T * T + 0 * X"),
+    "needed behind signs of roots": (f"{HIDDEN}return Y / Z + 0 * T", f"{HIDDEN}return Y / Z + 0 / (Z + T) + 0 * T"),
+}
+
 SCALARS = "".join(f"{name}: f32[1]\n" for name in "XYZVW") + "M: f32[2, 2]\n"
 OF_CHOICES = (
     # A combination of choices that chance may not draw, in what is needed and in where it is needed.
@@ -170,6 +189,10 @@ OF_CHOICES = (
     ("where(X > 1e30, Y, Y ** 1.5)", "where(X > 1e30, (Y * Y) ** 0.5, Y ** 1.5)"),
     # What no input makes, where inputs choose it.
     ("2 * X", "2 * X + where(X * Y * 1e-20 > 1e36, 0 * log(arange(1) * 1.0), 0)"),
+    # In a field a root of a square is what was squared, half of the time.
+    ("X + 1e30", "sqrt((X + 1e30) * (X + 1e30))"),
+    ("exp(X + 1e30) * Y", "exp(((X + 1e30) ** 2) ** 0.5) * Y"),
+    ("sqrt(X) * (Y + 1e30)", "sqrt(X * (Y + 1e30) * (Y + 1e30))"),
     # A tensor by itself is no square but element by element.
     ("2 * Y", "2 * Y + 0 * log(M @ M * 1e-30 + 1e36)[0, :1]"),
     ("2 * Y", "2 * Y + 0 * log(einsum('ij,jk->ki', M, M) * 1e-30 + 1e36)[0, :1]"),
@@ -387,6 +410,9 @@ def _made() -> Mapping[str, tuple[str, str]]:
         (TABLES, OF_FUNCTIONS),
     )
     found = {name: (ON_BOTH_LINES + left, ON_BOTH_LINES + right) for name, (left, right) in BOTH.items()}
+    maxima = f"{HEAD}M = X * Y\n{FOLDED}", f"{HEAD}M = X * Y + relu(X - 1e30)\n{FOLDED}"
+    found |= {"folded 2^64 times": maxima}
+    found |= {name: (HEAD + left, HEAD + right) for name, (left, right) in BY_ROOTS.items()}
     for head, pairs in groups:
         found |= {f"{left} ~ {right}": (f"{head}return {left}", f"{head}return {right}") for left, right in pairs}
     return found

@@ -19,3 +19,5 @@ LOOKUPS = frozenset(lookups.ROWS)
 """Those rows, which read integers."""
 VIEWS = frozenset(views.ROWS)
 """Rows that only move elements."""
+POINTWISE = frozenset(pointwise.ROWS)
+"""Rows that compute element by element."""

@@ -8,7 +8,7 @@ programs alone: in a model that PyTorch runs, a library has convolutions, and it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mirage_nb.frontend.aten.terms import At, Held, Left, Row
@@ -51,16 +51,22 @@ def borrowed(name: str) -> Callable[..., Term]:
     return row
 
 
+def _flipped(at: At, x: Any, axes: Sequence[int]) -> Term:
+    return borrowed("flip")(at, x, axes) if axes else at.term(x)
+
+
 def _rows(names: str) -> dict[str, Row]:
     return {f"aten.{name}": borrowed(name.partition(".")[0]) for name in names.split()}
 
 
 ROWS: dict[str, Row] = {
     **_rows("addcmul.default addcdiv.default lerp.Scalar lerp.Tensor ceil.default exp2.default log2.default"),
-    **_rows("log10.default tan.default glu.default cumsum.default stack.default"),
+    **_rows("log10.default tan.default glu.default cumsum.default stack.default selu.default celu.default"),
+    **_rows("relu6.default hardtanh.default dropout.default"),
+    "aten.gelu.default": lambda at, x, approximate="none": borrowed("torch_gelu")(at, x, approximate),
     "aten.constant_pad_nd.default": lambda at, x, amounts, value=0: borrowed("pad")(at, x, amounts, "constant", value),
     "aten.repeat.default": borrowed("tile"),
-    "aten.flip.default": lambda at, x, axes: borrowed("flip")(at, x, axes) if axes else at.term(x),
+    **{f"{name}.default": _flipped for name in ("aten.flip", "prims.rev")},
 }
 WHOLE: dict[str, Row] = {
     **_rows("fmod.Scalar fmod.Tensor remainder.Scalar remainder.Tensor cumprod.default argmax.default argmin.default"),

@@ -15,7 +15,7 @@ from mirage_nb.frontend.aten.borrowed import borrowed
 from mirage_nb.frontend.aten.folds import variance
 from mirage_nb.frontend.aten.masks import triangle
 from mirage_nb.frontend.aten.products import product, transposed
-from mirage_nb.frontend.aten.terms import At, Left, Result, Row, narrowest, number
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, narrowest, number
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import OpKind
 from mirage_nb.lang import constants, lowering, masks, norms, reductions, views
@@ -57,6 +57,16 @@ def _batch_norm(
     return borrowed("batch_norm")(at, x, mean, spread, gain, bias, training, momentum, eps)
 
 
+def _own_norm(at: At, x: Any, gain: Any, bias: Any, training: bool, momentum: float, eps: float) -> Result:
+    """A batch norm by what it is given alone, as a norm of instances is."""
+    value = at.tensor(x)
+    rest = tuple(axis for axis in range(len(at.b.shape(value))) if axis != 1)
+    found = (variance(at, value, rest, 0), reductions.mean(at.b, value, rest, True))
+    flat = (Held(views.reshaped(at.b, at.b.tensor(one, "a norm"), (at.b.shape(value)[1],))) for one in found)
+    spread, middle = flat
+    return _batch_norm(at, x, gain, bias, middle, spread, False, momentum, eps), None, None
+
+
 def attention(
     at: At, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
@@ -71,31 +81,23 @@ def attention(
         kept = b.shape(k)[-3]
         q, mask = _grouped(b, q, kept), None if mask is None else _grouped(b, mask, kept)
         k, v = (views.reshaped(b, x, (*b.shape(x)[:-2], 1, *b.shape(x)[-2:])) for x in (k, v))
-    factor = _root(b.shape(q)[-1]) if scale is None else number(scale)
-    scores = b.tensor(lowering.multiply(b, product(b, q, transposed(b, k)), factor), "attention")
+    root = constants.power(Number.of(b.shape(q)[-1]), Number.of(Fraction(-1, 2)))
+    scores = lowering.multiply(b, product(b, q, transposed(b, k)), root if scale is None else number(scale))
     logical = at.logical(attn_mask) is not None
     if mask is not None:
-        scores = _masked(b, mask, scores) if logical else b.tensor(lowering.add(b, scores, mask), "attention")
+        scores = masks.where(b, mask, scores, Infinity(-1)) if logical else lowering.add(b, scores, mask)
+    scores = b.tensor(scores, "attention")
     if is_causal:
         rows, columns = b.shape(scores)[-2:]
-        scores = _masked(b, triangle(b, rows, columns, 0, ast.GtE), scores)
+        seen = triangle(b, rows, columns, 0, ast.GtE)
+        scores = b.tensor(masks.where(b, seen, scores, Infinity(-1)), "attention")
     weights = b.tensor(norms.softmax(b, scores, len(b.shape(scores)) - 1), "attention")
     made = product(b, weights, v)
     if mask is not None:  # who may look at nothing sees zeros
         most: Term = reductions.folded(b, OpKind.MAX, mask, (len(b.shape(mask)) - 1,))
-        seen = most if logical else masks.comparison(ast.GtE)(b, most, number(-LARGEST[b.dtype(mask)]))
-        made = b.tensor(masks.where(b, b.tensor(seen, "attention"), made, lowering.ZERO), "attention")
+        any_seen = most if logical else masks.comparison(ast.GtE)(b, most, number(-LARGEST[b.dtype(mask)]))
+        made = b.tensor(masks.where(b, b.tensor(any_seen, "attention"), made, lowering.ZERO), "attention")
     return views.reshaped(b, made, at.shape)
-
-
-def _masked(b: Builder, mask: Value, scores: Value) -> Value:
-    """Scores where the mask holds, minus infinity elsewhere."""
-    return b.tensor(masks.where(b, mask, scores, Infinity(-1)), "attention")
-
-
-def _root(extent: int) -> Number:
-    """1 / sqrt(extent), exactly."""
-    return constants.power(Number.of(extent), Number.of(Fraction(-1, 2)))
 
 
 def _grouped(b: Builder, x: Value, kept: int) -> Value:
@@ -115,27 +117,18 @@ def _flash(
     at: At, query: Any, key: Any, value: Any, dropout_p: float = 0, is_causal: bool = False,
     return_debug_mask: bool = False, *, attn_mask: Any = None, scale: float | None = None,
 ) -> Result:  # fmt: skip
-    _check_square(at, query, key, is_causal)
-    return _with_statistics(attention(at, query, key, value, attn_mask, dropout_p, is_causal, scale=scale))
+    """Also what derivatives need, nothing of which has a term. Fused kernels differ in where the diagonal of an oblong
+    mask begins."""
+    if is_causal and at.b.shape(at.tensor(query))[-2] != at.b.shape(at.tensor(key))[-2]:
+        raise Left("a causal mask that is not square")
+    return (attention(at, query, key, value, attn_mask, dropout_p, is_causal, scale=scale), *(None,) * 8)
 
 
 def _biased(
     at: At, query: Any, key: Any, value: Any, attn_bias: Any = None, compute_log_sumexp: bool = False,
     dropout_p: float = 0, is_causal: bool = False, return_debug_mask: bool = False, *, scale: float | None = None,
 ) -> Result:  # fmt: skip
-    _check_square(at, query, key, is_causal)
-    return _with_statistics(attention(at, query, key, value, attn_bias, dropout_p, is_causal, scale=scale))
-
-
-def _check_square(at: At, q: Any, k: Any, causal: bool) -> None:
-    """Fused kernels differ in where the diagonal of an oblong mask begins."""
-    if causal and at.b.shape(at.tensor(q))[-2] != at.b.shape(at.tensor(k))[-2]:
-        raise Left("a causal mask that is not square")
-
-
-def _with_statistics(made: Term) -> Result:
-    """Fused attention also returns what derivatives need: nothing of it has a term."""
-    return (made, *(None,) * 8)
+    return _flash(at, query, key, value, dropout_p, is_causal, attn_mask=attn_bias, scale=scale)
 
 
 ROWS: dict[str, Row] = {
@@ -155,6 +148,7 @@ ROWS: dict[str, Row] = {
     "aten._native_batch_norm_legit_no_training.default": lambda at, x, gain, bias, mean, spread, momentum, eps: (
         _batch_norm(at, x, gain, bias, mean, spread, False, momentum, eps), None, None,
     ),
+    "aten._native_batch_norm_legit.no_stats": _own_norm,
     "aten.scaled_dot_product_attention.default": attention,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _flash,
     "aten._scaled_dot_product_flash_attention.default": _flash,

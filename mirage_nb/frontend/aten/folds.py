@@ -63,9 +63,7 @@ def _var_mean(at: At, x: Any, axes: Axes = None, **kept: Any) -> Result:
     return _var(at, x, axes, **kept), middle
 
 
-def _vector_norm(
-    at: At, x: Any, order: float | None = 2, axes: Axes = None, keepdim: bool = False, **_: Any
-) -> Term:
+def _vector_norm(at: At, x: Any, order: float | None = 2, axes: Axes = None, keepdim: bool = False, **_: Any) -> Term:
     value = at.computed(at.tensor(x))
     return borrowed("norm")(at, Held(value), order, at.axes(value, axes), keepdim)
 

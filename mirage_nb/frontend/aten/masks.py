@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Callable
 from typing import Any
 
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, elementwise, number
@@ -20,7 +21,10 @@ def _compared(kind: type[ast.cmpop]) -> Row:
     def row(at: At, x: Any, y: Any) -> Term:
         if isinstance(y, float) and not math.isfinite(y):
             raise Left("a comparison with an infinity")
-        return masks.comparison(kind)(at.b, *elementwise(at, at.term(x), at.term(y)))
+        one, other = at.term(x), at.term(y)
+        if one == other and not isinstance(one, Number):
+            raise Left("a tensor is compared with itself, which asks where it is no number")
+        return masks.comparison(kind)(at.b, *elementwise(at, one, other))
 
     return row
 
@@ -30,7 +34,7 @@ def _truth(at: At, x: Any) -> Term:
     if not isinstance(x, Held) or not x.logical:
         raise Left("a logical operator on what is no mask")
     term = at.term(x)
-    if not isinstance(term, Number) and not masks.is_mask(at.b, term):
+    if not isinstance(term, Number) and not lowering.is_mask(at.b, term):
         raise Left("a logical operator on what is no mask")
     return term
 
@@ -39,21 +43,20 @@ def _both(at: At, x: Any, y: Any) -> Term:
     return _and(at, _truth(at, x), _truth(at, y))
 
 
-def _and(at: At, x: Term, y: Term) -> Term:
-    if isinstance(y, Number):
-        x, y = y, x
-    if isinstance(x, Number):
-        return y if x == lowering.ONE else x
-    return masks.both(at.b, x, y)
-
-
 def _either(at: At, x: Any, y: Any) -> Term:
-    one, other = _truth(at, x), _truth(at, y)
-    if isinstance(other, Number):
-        one, other = other, one
-    if isinstance(one, Number):
-        return one if one == lowering.ONE else other
-    return masks.either(at.b, one, other)
+    return _joined(at, _truth(at, x), _truth(at, y), masks.either, lowering.ONE)
+
+
+def _and(at: At, x: Term, y: Term) -> Term:
+    return _joined(at, x, y, masks.both, lowering.ZERO)
+
+
+def _joined(at: At, x: Term, y: Term, lower: Callable[..., Term], deciding: Number) -> Term:
+    """Two masks; of one that is the same everywhere it is known what it does to the other."""
+    for one, other in ((x, y), (y, x)):
+        if isinstance(one, Number):
+            return one if one == deciding else other
+    return lower(at.b, x, y)
 
 
 def _opposite(at: At, x: Any) -> Term:

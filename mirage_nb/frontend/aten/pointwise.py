@@ -39,6 +39,12 @@ def _mul(at: At, x: Any, y: Any) -> Term:
     return recognise.multiply(at.b, *elementwise(at, at.term(x), at.term(y)))
 
 
+def _fused(at: At, x: Any, y: Any, z: Any) -> Term:
+    """x * y + z, which PyTorch rounds once."""
+    one, other, summand = elementwise(at, *(at.term(argument) for argument in (x, y, z)))
+    return lowering.add(at.b, lowering.multiply(at.b, one, other), summand)
+
+
 def _div(at: At, x: Any, y: Any) -> Term:
     return recognise.divide(at.b, *elementwise(at, at.term(x), at.term(y)))
 
@@ -57,10 +63,6 @@ def _clamp(at: At, x: Any, min: Any = None, max: Any = None) -> Term:
         if limit is not None:
             made = lower(at.b, *elementwise(at, made, at.term(limit)))
     return made
-
-
-def _gelu(at: At, x: Any, approximate: str = "none") -> Term:
-    return named(at.b, "gelu" if approximate == "none" else "gelu_tanh", at.tensor(x))
 
 
 _ELU = lowering.formula_of(
@@ -99,10 +101,14 @@ def _cast(at: At, x: Any, *_: Any, **__: Any) -> Term:
 
 
 def _filled(at: At, value: Any) -> Result:
-    if at.truth and not isinstance(value, Held):
+    if isinstance(value, Held):
+        raise Left("a tensor that is filled with what is computed")
+    if at.truth:
         return number(int(bool(value)))
-    if at.dtype is None or isinstance(value, Held):
-        raise Left("a constant that is not a floating-point number")
+    if at.dtype is None:
+        if not isinstance(value, int):
+            raise Left("whole numbers that are filled with a fraction")
+        return number(int(value))
     infinite = math.isinf(value) or abs(value) > LARGEST[at.dtype]
     return Infinity(1 if value > 0 else -1) if infinite else number(value)
 
@@ -123,6 +129,7 @@ ROWS: dict[str, Row] = {
     "aten.sub.Scalar": lambda at, x, y, alpha=1: _sub(at, x, y, alpha=alpha),
     **{f"aten.rsub.{kind}": lambda at, x, y, alpha=1: _sub(at, y, x, alpha=alpha) for kind in ("Tensor", "Scalar")},
     **{f"aten.mul.{kind}": _mul for kind in ("Tensor", "Scalar")},
+    "prims.fma.default": _fused,
     **{f"aten.div.{kind}": _div for kind in ("Tensor", "Scalar")},
     "aten.neg.default": lambda at, x: lowering.negate(at.b, at.term(x)),
     "aten.reciprocal.default": lambda at, x: recognise.divide(at.b, lowering.ONE, at.tensor(x)),
@@ -134,11 +141,8 @@ ROWS: dict[str, Row] = {
     "aten.sgn.default": _named("sign"),
     "aten.maximum.default": _extreme(lowering.maximum),
     "aten.minimum.default": _extreme(lowering.minimum),
-    "aten.gelu.default": _gelu,
     "aten.leaky_relu.default": lambda at, x, slope=0.01: named(at.b, "leaky_relu", at.tensor(x), slope),
     "aten.elu.default": _elu,
-    "aten.selu.default": lambda at, x: _elu(at, x, 1.6732632423543772, 1.0507009873554805),
-    "aten.celu.default": lambda at, x, alpha=1.0: _elu(at, x, alpha, 1.0, 1.0 / alpha),
     "aten.softplus.default": _softplus,
     "aten.log_sigmoid.default": _named("logsigmoid"),
     "aten.log_sigmoid_forward.default": lambda at, x: (named(at.b, "logsigmoid", at.tensor(x)), None),
@@ -148,10 +152,7 @@ ROWS: dict[str, Row] = {
     "aten.clamp_min.Tensor": _clamp,
     "aten.clamp_max.default": lambda at, x, high: _clamp(at, x, None, high),
     "aten.clamp_max.Tensor": lambda at, x, high: _clamp(at, x, None, high),
-    "aten.hardtanh.default": lambda at, x, low=-1, high=1: _clamp(at, x, low, high),
-    "aten.relu6.default": lambda at, x: _clamp(at, x, 0, 6),
     "aten.copy.default": lambda at, x, source, *_: _cast(at, source),
-    "aten.dropout.default": lambda at, x, p, train: _same(at, x) if not train or p == 0 else _random(),
     "aten._to_copy.default": _cast,
     "aten.to.dtype": _cast,
     "prims.convert_element_type.default": _cast,
@@ -160,7 +161,3 @@ ROWS: dict[str, Row] = {
     **{f"aten.ones{like}.default": lambda at, *_, **__: _filled(at, 1) for like in ("", "_like")},
     **{f"aten.zeros{like}.default": lambda at, *_, **__: _filled(at, 0) for like in ("", "_like")},
 }  # fmt: skip
-
-
-def _random() -> Term:
-    raise Left("random numbers")

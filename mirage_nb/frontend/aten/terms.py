@@ -88,13 +88,14 @@ class At:
         if not isinstance(term, Number):
             return term
         if not isinstance(argument, Held) or argument.filled is None:
-            raise Left("an operand is one number everywhere")
+            raise Left("an operand is one number everywhere, which PyTorch knows")
         made = self.b.tensor_of(call(self.b, "full", tuple(map(Number.of, argument.filled.shape)), term), "full")
         return self.b.tensor(lowering.cast(argument.filled.dtype)(self.b, made), "full")
 
     def computed(self, x: Value) -> Value:
-        """A tensor in the type of the result: PyTorch casts what it is told to compute in another one."""
-        return x if self.dtype is None else self.b.tensor(lowering.cast(self.dtype)(self.b, x), "a cast")
+        """A tensor in the type of the result: PyTorch casts what it is told to compute in another one, and counts truth
+        values in whole numbers."""
+        return x if self.truth else self.b.tensor(lowering.cast(self.dtype or DType.F32)(self.b, x), "a cast")
 
     def shape_of(self, term: Term) -> Shape:
         """The extents of a term; a number has none."""

@@ -70,5 +70,7 @@ def look(model: Any, example_inputs: Any, target: str | None = None) -> ModelRep
         try:
             compiled(*(example_inputs if isinstance(example_inputs, list | tuple) else (example_inputs,)))
         except Exception as error:
-            raise TraceError(f"the model fails on these inputs: {(str(error).splitlines() or [''])[0]}") from error
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            hint = "model_report(model, inputs) calls model(*inputs): a tensor, or a tuple of all that it takes"
+            raise TraceError(f"the model fails on these inputs: {first}", hint=hint) from error
     return ModelReport(graphs)

@@ -46,7 +46,8 @@ ENDS = (8, 64, 512)
 MARGIN = 0.97
 """A kernel has to take this share of PyTorch's time at most: less is noise, and calling it costs the host more."""
 SEAM_US = 1.5
-"""What it costs that PyTorch has a kernel of its own for what it would have fused with a region."""
+"""What it costs that PyTorch has a kernel of its own for what it would have fused with a region; and what lies between
+the two is written and read."""
 FUSED = 2
 """A region's own kernel is this many at most; what is put together of more may do with less as a whole."""
 ROUNDINGS = 8.0
@@ -234,9 +235,11 @@ class Kernels:
         if kernel is None or kernel.pending:
             return
         whole = kernel.operator is not None and not kernel.in_parts
-        yield Settled(region, kernel, whole and kernel.saves_whole > SEAM_US * region.seams)
+        target = target_of(options)
+        apart = sum(SEAM_US + 2 * nbytes / (target.device_bandwidth * 1e3) for nbytes in region.seams)
+        yield Settled(region, kernel, whole and kernel.saves_whole > apart)
         if kernel.in_parts:
-            for part in parts_of(region, target_of(options))[0]:
+            for part in parts_of(region, target)[0]:
                 yield from self.settled(part, options, extent)
 
     def _work(self, kernel: Kernel, asked: _Asked) -> None:

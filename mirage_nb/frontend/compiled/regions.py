@@ -23,7 +23,7 @@ from torch._inductor.lowering import fallbacks
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 
-from mirage_nb.frontend.aten import VIEWS
+from mirage_nb.frontend.aten import POINTWISE, VIEWS
 from mirage_nb.frontend.aten.terms import Left, number
 from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.restore import restore_softmax
@@ -50,7 +50,8 @@ class Region:
 
     `covers`: the ATen operators on the way from `reads` to `writes`, in order; `parameters`: inputs that are the
     same in every call; `source`: the program as it was cut out of the graph's, and `nodes` behind values of it;
-    `seams`: operators around it that PyTorch would have fused with it, as lookups of what it reads.
+    `seams`: for operators around it that PyTorch would have fused with it, as lookups of what it reads, the bytes
+    between.
     """
 
     graph: KernelGraph
@@ -61,13 +62,14 @@ class Region:
     parameters: tuple[bool, ...]
     source: KernelGraph
     nodes: Mapping[int, Any]
-    seams: int = 0
+    seams: tuple[int, ...] = ()
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """What it covers, as `mm`; views only where there is nothing else."""
+        """What it covers, as `mm`; views and copies only where there is nothing else."""
         shown = [str(n.target) for n in self.covers if n.target is not operator.getitem]
-        computing = [name for name in shown if name not in VIEWS and not name.startswith("prims.")]
+        silent = VIEWS | {"aten.clone.default", "prims.convert_element_type.default"}
+        computing = [name for name in shown if name not in silent]
         return tuple(name.split(".")[1] for name in computing or shown)
 
     @property
@@ -127,6 +129,7 @@ class _Levels:
         self.home: dict[Any, int] = {}  # the level in which a node was translated
         self.given: dict[int, list[Any]] = {}
         self.needed: dict[int, dict[Any, None]] = {}
+        self.again: set[tuple[Any, int]] = set()  # nodes and levels in which they are made once more
         self.names = names_of(list(graph.nodes), {})
         for node in graph.nodes:
             self._visit(node)
@@ -172,14 +175,17 @@ class _Levels:
         return reasons[0] if reasons else "an operand stays with PyTorch"
 
     def _brought(self, node: Any, level: int, translation: Translation) -> bool:
-        """Make a node known in a level: views and constants again, anything else as an input."""
+        """Make a node known in a level: views, constants and what one operator makes of an input of the graph again,
+        anything else as an input."""
         if node in translation.terms:
             return True
         home = self.home.get(node)
         if home is not None:
             term = self.translations[home].terms[node]
-            if str(node.target) in VIEWS or isinstance(term, tuple) or self.translations[home].value(node) is None:
+            view = str(node.target) in VIEWS or isinstance(term, tuple) or self.translations[home].value(node) is None
+            if view or _is_prepared(node):
                 if all(self._brought(n, level, translation) for n in node.all_input_nodes) and translation.add(node):
+                    self.again.add((node, level))
                     return True
         if not translation.declare(node, self.names[node]):
             return False
@@ -190,8 +196,8 @@ class _Levels:
         """The nodes whose values leave their level, views traced back to what they show."""
         given = {node for nodes in self.given.values() for node in nodes}
         for node, level in self.home.items():
-            outside = node in given or any(self.home.get(user) != level for user in node.users)
-            if outside:
+            homes = {self.home.get(user) for user in node.users} - {level}
+            if node in given or any(home is None or (node, home) not in self.again for home in homes):
                 for base in self._bases(node):
                     self.needed.setdefault(level, {})[base] = None
 
@@ -204,6 +210,13 @@ class _Levels:
                 yield from self._bases(source)
         else:
             yield node
+
+
+def _is_prepared(node: Any) -> bool:
+    """Whether one elementwise operator makes it of an input of the graph that is no larger, as a gain is scaled."""
+    sources = node.all_input_nodes
+    alone = len(sources) == 1 and sources[0].op == "placeholder" and str(node.target) in POINTWISE
+    return alone and sources[0].meta["val"].nbytes <= node.meta["val"].nbytes
 
 
 def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left: dict[Any, str]) -> Iterator[Region]:
@@ -338,11 +351,13 @@ def region_of(piece: Piece, known: Mapping[int, Any], fixed: Collection[Any]) ->
         Left: it is no region, and why.
     """
     if any(value not in known for value in (*piece.reads, *piece.writes)):
-        raise Left("it is cut at a value that PyTorch's graph does not have")
+        raise Left("it would begin or end inside one of PyTorch's operators")
     if not piece.reads:
-        raise Left("it depends on no input")
+        raise Left("it depends on no input, and is the same in every call")
     kinds = [op.kind for op in piece.graph.ops if op.kind not in FREE and op.kind is not OpKind.CAST]
-    if len(kinds) < 2 and all(Trait.ELEMENTWISE in OPS[kind].traits or kind in COPIES for kind in kinds):
+    if COPIES.issuperset(kinds):
+        raise Left("elements are only copied: there is nothing to fuse")
+    if len(kinds) < 2 and all(Trait.ELEMENTWISE in OPS[kind].traits for kind in kinds):
         raise Left("a single elementwise operator: there is nothing to fuse")
     graph, order = _canonical(as_computed(piece.graph))
     reads = tuple(known[piece.reads[place]] for place in order)
@@ -355,12 +370,14 @@ def region_of(piece: Piece, known: Mapping[int, Any], fixed: Collection[Any]) ->
     return Region(graph, graph.digest(), reads, writes, _between(reads, writes), parameters, piece.graph, nodes)
 
 
-def _seams(region: Region, inside: Collection[Any]) -> int:
-    """Operators in no region that make what generated code of this one reads, or read what it makes."""
+def _seams(region: Region, inside: Collection[Any]) -> tuple[int, ...]:
+    """For operators in no region that make what generated code of this one reads, or read what it makes, the bytes
+    between."""
     covers = {*region.covers}
-    before = {node for node in region.reads if any(_is_generated(u) for u in _users(node) if u in covers)}
-    after = {user for node in region.writes if _is_generated(_base(node)) for user in _users(node)}
-    return sum(node not in inside and _is_generated(node) for node in {*map(_base, before), *after} - covers)
+    between = {_base(node): node for node in region.reads if any(_is_generated(u) for u in _users(node) if u in covers)}
+    between |= {user: node for node in region.writes if _is_generated(_base(node)) for user in _users(node)}
+    covers.update(inside)
+    return tuple(n.meta["val"].nbytes for other, n in between.items() if other not in covers and _is_generated(other))
 
 
 def _base(node: Any) -> Any:
@@ -417,7 +434,7 @@ def _between(reads: Sequence[Any], writes: Sequence[Any]) -> tuple[Any, ...]:
             found[node] = None
         elif node not in found and node not in reads:
             if node.op == "placeholder":
-                raise Left("PyTorch's operators read more than the program does")
+                raise Left("PyTorch's operators read more than what is computed depends on")
             stack.append((node, True))
             stack.extend((n, False) for n in node.all_input_nodes)
     return tuple(found)

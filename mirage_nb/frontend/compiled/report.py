@@ -23,13 +23,15 @@ from mirage_nb.targets import Target
 
 @dataclass
 class Entry:
-    """One region: what it covers, and estimates of it as PyTorch's operators and as one piece (microseconds)."""
+    """One region: what it covers, and estimates of it as PyTorch's operators and as one piece (microseconds; None where
+    there is none, and why: `unsaid`)."""
 
     region: Region
     kernel: Kernel | None
     apart_us: float
-    fused_us: float
+    fused_us: float | None
     target: Target
+    unsaid: str = ""
     taken: bool = False
 
     @classmethod
@@ -38,7 +40,8 @@ class Entry:
         graph = region.graph
         apart = sum(library_us(graph, op, target) for op in graph.ops)
         prepared = prepare(graph)
-        return cls(region, kernel, apart, apart if prepared.refused else coarse_us(prepared, target), target)
+        fused = None if prepared.refused else coarse_us(prepared, target)
+        return cls(region, kernel, apart, fused, target, prepared.refused.partition("\n")[0])
 
     @property
     def state(self) -> str:
@@ -53,7 +56,7 @@ class Entry:
         if kernel.in_parts:
             return f"in parts: {kernel.why or 'these save more'}"
         if kernel.operator is not None:
-            seams = self.region.seams
+            seams = len(self.region.seams)
             return f"found; PyTorch fuses it with {seams} operators around it" if seams else "found, not yet in place"
         return f"left: {kernel.why}"
 
@@ -63,7 +66,8 @@ class Entry:
         found = self.kernel.found if self.kernel is not None else None
         if found is not None and found.us is not None and found.before_us is not None:
             return f"{found.before_us:.1f} -> {found.us:.1f} us"
-        return f"≈{self.apart_us:.1f} -> ≈{self.fused_us:.1f} us"
+        one = "no estimate" if self.fused_us is None else f"≈{self.fused_us:.1f} us"
+        return f"≈{self.apart_us:.1f} -> {one}"
 
     @property
     def moved(self) -> str:
@@ -91,7 +95,7 @@ class GraphReport:
 
 LONGEST = 160
 """Characters of what PyTorch says of code that it does not trace."""
-COLUMNS = ("region", "times", "operators", "bytes", "microseconds", "state")
+COLUMNS = ("region", "how often", "operators", "bytes", "microseconds", "state")
 LEGEND = (
     "bytes and microseconds: each operator by itself -> the region as one; ≈ marks estimates of the cost model, "
     "others measured beside PyTorch's compiled code"
@@ -133,6 +137,8 @@ class ModelReport:
     def remarks(self) -> list[str]:
         """What is to be said below the table: of numbers, of what was left to PyTorch, and why."""
         lines = [LEGEND] if self.entries else []
+        unsaid = Counter(entry.unsaid for entry in self.entries if entry.unsaid)
+        lines += [f"without an estimate as one, {_count(n, 'region')}: {why}" for why, n in unsaid.most_common()]
         lines += [f"left to PyTorch, {_count(n, 'operator')}: {why}" for why, n in self.reasons().most_common()]
         lines += [f"not replaced after all: {graph.trouble}" for graph in self.graphs if graph.trouble]
         return lines + [f"not traced by PyTorch, {n}x: {why}" for why, n in self.untraced.items()]

@@ -21,6 +21,7 @@ from mirage_nb.search.session.session import SearchSession
 from mirage_nb.typed import typed
 
 
+@typed
 class ByRange:
     """What a session does for `smaller`, the one for smaller extents, which begins when it has ended itself."""
 
@@ -38,7 +39,6 @@ class ByRange:
     def start(self) -> Self:
         """Begin."""
 
-    @typed
     def wait(self, timeout: float | None = None) -> bool:
         """Block until everything has ended, at most `timeout` seconds; returns whether it has."""
         until = None if timeout is None else time.monotonic() + timeout
@@ -47,7 +47,6 @@ class ByRange:
         left = None if until is None else max(0.0, until - time.monotonic())
         return self.smaller is None or not self.smaller._began or self.smaller.wait(left)
 
-    @typed
     def result(self, timeout: float | None = None) -> Snapshot:
         """Block until everything has ended; the last snapshot. Raises SearchError when late or failed."""
         if not self.wait(timeout) and self.search.wait(0):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import tempfile
 import threading
 import time
@@ -203,20 +204,30 @@ class Early:
         self._over = threading.Event()
         self._lanes: Trials | None = None
         self._meeting: Trials | None = None
-        self._alone = False  # no process but this one may use the card
         self._drawn = threading.Event()
+        self._loading: Future[None] | None = None
         self._timed = threading.Event()
+        self._can_time = threading.Event()
+        self._can_time.set()
 
     def start(self) -> Early:
         """Begin, and return at once."""
+        self._can_time.clear()
         for work in (self._load, self._draw, self._time):
             threading.Thread(target=work, name=f"mirage early {self._search.name}", daemon=True).start()
         return self
 
     def _load(self) -> None:
-        """Load what times are taken with, which takes seconds in a process that has no PyTorch yet."""
-        with contextlib.suppress(ImportError):  # it is told by who needs it
-            importlib.import_module("mirage_nb.runtime.contest.race")
+        """Load what times are taken with, which takes seconds in a process that has no PyTorch yet, and make buffers,
+        beside the search and first runs."""
+        try:
+            with contextlib.suppress(Exception):  # it is told by who needs it
+                importlib.import_module("mirage_nb.runtime.contest.race")
+                with self._passes.turn(self._gpu, self._proceed):
+                    if self._proceed():
+                        self._passes.track(self._gpu)
+        finally:
+            self._can_time.set()
 
     def close(self) -> None:
         """End what is not done."""
@@ -244,6 +255,12 @@ class Early:
         while not self._drawn.wait(LOOK_SECONDS) and (now := time.monotonic()) < until and self._proceed():
             if now > half and self._passes.inputs.there:
                 return
+
+    @property
+    def placed(self) -> bool:
+        """Whether kernels can meet all inputs at once: drawing them, and what a process loads, takes seconds. On a card
+        that takes one process only none loads."""
+        return self._drawn.is_set() and (self._loading is None or self._loading.done())
 
     def _proceed(self) -> bool:
         return not self._closed.is_set() and self._search.state in LIVE
@@ -275,7 +292,7 @@ class Early:
         if not exclusive() and self._proceed():
             self._meeting = self._passes.meeting()
             with contextlib.suppress(RuntimeError):  # it was shut down meanwhile
-                self._meeting.later(placed, self._search.program, self._passes.inputs.folder, drawn)
+                self._loading = self._meeting.later(placed, self._search.program, self._passes.inputs.folder, drawn)
 
     # -- times ------------------------------------------------------------------------------------
 
@@ -285,7 +302,7 @@ class Early:
                 if not self._proceed():
                     return
                 time.sleep(LOOK_SECONDS)
-            self._time_all(own, self._warmed())
+            self._time_all(own)
         except Stopped:
             pass
         except Exception as error:  # noqa: BLE001  # as above; the passes that follow try all of it again
@@ -295,27 +312,32 @@ class Early:
                 self.close()
             self._timed.set()
 
-    def _time_all(self, own: Candidate, lanes: Trials) -> None:
+    def _time_all(self, own: Candidate) -> None:
         """Time the program's own operators in every way that libraries have, the first way before all else, as it waits
-        for nothing; and between these, as soon as it is compiled, what the search has found so far, until that ends."""
-        ways = iter(sorted(variants(own.graph, self._search.target), key=lambda way: (way.library == 0, way.library)))
+        for no compiler; and between these, as soon as it was tried, what the search has found so far, until that
+        ends."""
+        ways = self._ways(own)
         with Trials(self._proceed, max(1, min(AHEAD, read_settings().workers // 4))) as makers:
             found = Ahead(self._search, makers, self._passes.entered)
-            if not self._alone:
-                threading.Thread(target=self._compile, args=(found,), name="mirage ahead", daemon=True).start()
-            self._time_ready(own, ways, found, lanes)
+            threading.Thread(target=self._compile, args=(found,), name="mirage ahead", daemon=True).start()
+            self._time_ready(own, ways, found, self._warmed())
 
-    def _time_ready(self, own: Candidate, ways: Iterator[Options], found: Ahead, lanes: Trials) -> None:
-        """Whatever is ready first; nobody waits for a first run."""
-        more, trying = self._time_way(own, ways), list[_Trying]()
+    def _time_ready(self, own: Candidate, ways: Iterator[tuple[Emitted, Cubin]], found: Ahead, lanes: Trials) -> None:
+        """Whatever is ready first; nobody waits for a first run. What was tried until there was something to time with
+        is timed, whatever the budget says."""
+        ways = itertools.chain((*itertools.islice(ways, 1),), ways)  # the first is compiled meanwhile
+        begun, more, trying = False, True, list[_Trying]()
         while self._proceed() and (more or not self._over.is_set()):
-            idle = len(trying) < TRYING and not self._over.is_set()
-            if (ready := found.next() if idle else None) is not None:
+            can_time = self._can_time.is_set()
+            idle = len(trying) < TRYING and not (self._over.is_set() and can_time)
+            if can_time and not begun:
+                more, begun = self._time_way(own, ways), True
+            elif (ready := found.next() if idle else None) is not None:
                 trying += self._trying(lanes, *ready)
-            elif (ran := next((one for one in trying if one.job.ended), None)) is not None:
+            elif can_time and (ran := next((one for one in trying if one.job.ended), None)) is not None:
                 trying.remove(ran)
                 self._time_found(ran)
-            elif more:
+            elif can_time and more:
                 more = self._time_way(own, ways)
             else:
                 time.sleep(LOOK_SECONDS)
@@ -323,8 +345,13 @@ class Early:
             self._passes.entered.discard((one.candidate.digest, str(one.emitted.options)))
 
     def _compile(self, found: Ahead) -> None:
-        """Keep kernels coming until the search ends, first of all the winner of an earlier session."""
+        """Keep kernels coming until the search ends, first of all the winner of an earlier session; none where no other
+        process than this one can try them."""
+        from mirage_nb.runtime.execution.launch import exclusive
+
         try:
+            if exclusive():
+                return
             known = remembered(self._search.program, self._search.target, self._gpu)
             if not self._over.is_set():
                 found.load()
@@ -337,21 +364,34 @@ class Early:
             if self._proceed() and not self._over.is_set():
                 self._search.tell(f"nothing is compiled ahead: {internal_error(error)}")
 
-    def _time_way(self, own: Candidate, ways: Iterator[Options]) -> bool:
-        """Time the next way to run the program's own operators; one by one last, and only where nothing else runs if
-        what lies between them is large. Whether there may be one more."""
-        if (options := next(ways, None)) is None:
-            return False
-        emitted = emit(own.graph, self._search.target, options)
-        if options.library == 0 and emitted.workspace_bytes > LARGE and own.digest in self._passes.winners:
-            return False
+    def _ways(self, own: Candidate) -> Iterator[tuple[Emitted, Cubin]]:
+        """The ways to run the program's own operators, compiled as they are asked for; one by one last, and only where
+        nothing else runs if what lies between them is large."""
+        target = self._search.target
+        for options in sorted(variants(own.graph, target), key=lambda way: (way.library == 0, way.library)):
+            emitted = emit(own.graph, target, options)
+            if options.library == 0 and emitted.workspace_bytes > LARGE and own.digest in self._passes.winners:
+                return
+            with self._leaving_out(own):
+                yield emitted, compile_cubin(emitted.source, target.arch)
+
+    def _time_way(self, own: Candidate, ways: Iterator[tuple[Emitted, Cubin]]) -> bool:
+        """Time the next way; whether there may be one more."""
+        made = next(ways, None)
+        if made is not None:
+            with self._leaving_out(own):
+                self._in_turn(own, *made)
+        return made is not None
+
+    @contextlib.contextmanager
+    def _leaving_out(self, own: Candidate) -> Iterator[None]:
+        """What goes wrong with one way is told."""
         try:
-            self._in_turn(own, emitted, compile_cubin(emitted.source, self._search.target.arch))
+            yield
         except (Stopped, CardLost):
             raise
         except MirageError as error:
             self._search.tell(f"{own.digest[:8]}: a library's way is left out: {error}")
-        return True
 
     def _trying(self, lanes: Trials, found: Candidate, made: Making) -> Iterator[_Trying]:
         """Begin the first run of a kernel that was compiled."""
@@ -361,7 +401,8 @@ class Early:
         self._passes.entered.add((found.digest, str(emitted.options)))
 
         def run() -> None:
-            lanes.call(run_once, emitted, cubin, self._passes.input_scale, seconds=FIRST_SECONDS)
+            scale = self._passes.input_scale if self._can_time.is_set() else 1.0  # until it is known
+            lanes.call(run_once, emitted, cubin, scale, seconds=FIRST_SECONDS)
 
         job = Job(run)
         threading.Thread(target=job.run, name="mirage first run", daemon=True).start()
@@ -383,7 +424,7 @@ class Early:
         """Processes for trials, which load what they need meanwhile: one first, as all at once wait for the driver."""
         from mirage_nb.runtime.execution.launch import exclusive, lanes
 
-        count, self._alone = lanes(read_settings().workers), exclusive()
+        count = lanes(read_settings().workers)
         self._lanes = found = Trials(lambda: self._search.state in LIVE, count)
 
         def others(first: Future[None]) -> None:
@@ -391,7 +432,8 @@ class Early:
                 for _ in range(count):
                     found.later(warm, self._search.program)
 
-        found.later(warm, self._search.program).add_done_callback(others)
+        if not exclusive():
+            found.later(warm, self._search.program).add_done_callback(others)
         return found
 
     def _lap(self, found: Candidate, emitted: Emitted, cubin: Cubin) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.errors import LaunchError, MissingPartError
@@ -19,7 +19,9 @@ from mirage_nb.runtime.contest.confirm import Confirmation
 from mirage_nb.runtime.contest.finalists import unique
 from mirage_nb.runtime.contest.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.contest.remembered import remember
+from mirage_nb.runtime.contest.timing import ROUNDS, rounds_in
 from mirage_nb.runtime.contest.trial import Trials
+from mirage_nb.runtime.contest.ways import CLOSE
 from mirage_nb.runtime.contest.winner import Winner
 from mirage_nb.runtime.contest.without_gpu import is_generated
 from mirage_nb.runtime.execution.compile import load_compiler
@@ -53,13 +55,20 @@ CONFIRMED = 4
 RACE_SECONDS = 10.0
 """A race beside PyTorch needs so many of a limited time; half of what is left is not spent on it."""
 RACED = 24
-"""So many of them are timed once more, in turns: the least of many short timings flatters."""
+"""So many of them are timed once more, in turns."""
+SETTLED, SETTLE_SECONDS, FEWEST = 12, 1.5, 8
+"""Where there is no time for PyTorch, so many that are close to the best are raced alone for so long, if that is enough
+for so many turns."""
 
 
 def until(left: float, share: float, most: float = math.inf) -> float:
     """The moment of the clock (`time.monotonic`) at which only this share of what is left now is left, or so many
     seconds have passed."""
     return time.monotonic() + min(most, (1 - share) * left)
+
+
+class _Refused(LaunchError):
+    """The card takes no work from this process."""
 
 
 class OnCard:
@@ -79,13 +88,13 @@ class OnCard:
 
     def run(self, finalists: Sequence[Candidate]) -> bool:
         """Heats of the finalists, other ways to emit the best of them, trials on hard inputs, a race beside PyTorch,
-        and verification at the real shape; False without NVRTC."""
+        and verification at the real shape; False without NVRTC, or where the card takes no work."""
         confirmation = Confirmation(self._passes, self._ends)
         loading = [()] * read_settings().workers  # meanwhile, and nobody waits for it
         self._search.call_all(load_compiler, loading, seconds=COMPILE_SECONDS)
         try:
             self._passes.early_times()
-            with self._passes.trials() as trials:
+            with self._trials() as trials:
                 heats = Heats(self._passes, self._gpu, trials)
                 known = unique((*(winner.candidate for winner in self._passes.ranked), *finalists))
                 try:
@@ -99,22 +108,30 @@ class OnCard:
                 heats.settle(known)
                 trials.terminate(wait=False)
                 self.finish(confirmation)
-        except MissingPartError as error:
+        except (MissingPartError, _Refused) as error:
             self._search.tell(f"not executed on the {self._gpu.name}: {error}")
             return False
         return True
 
+    def _trials(self) -> Trials:
+        """Processes for first runs. Raises _Refused, and then nobody asks the card again, where it takes none."""
+        try:
+            return self._passes.trials()
+        except LaunchError as error:
+            self._passes.gpu = None
+            raise _Refused(error.message, hint="end the program that holds it, and begin anew") from error
+
     def _ways(self, heats: Heats, known: Sequence[Candidate], trials: Trials) -> None:
-        """Other ways to emit the best, but for those that break on hard inputs, if these are there."""
+        """Other ways to emit the best, but for those that break on hard inputs, if they need not wait for these."""
         ended = until(self.left, WAYS_SHARE, WAYS_SECONDS)
-        if not self._passes.inputs.missing:
+        if self._passes.can_meet:
             met(self._passes, self._gpu, trials, ended)
         looked = until(self.left, 1 - LOOKED_SHARE)
         heats.run(heats.ways(known, NEAR, RICHER, looked), "other ways to emit the best", ended)
 
     def finish(self, confirmation: Confirmation) -> None:
-        """Race the best winners that were tried beside PyTorch, and verify the fastest at the real shape; some of that
-        may have begun. What was timed meanwhile is tried, too, if it is faster."""
+        """Race the best winners that were tried, beside PyTorch where there is time for that, and verify the fastest at
+        the real shape; some of that may have begun. What was timed meanwhile is tried, too, if it is faster."""
         self._try(TRIED)
         best = self._passes.ranked
         shown = [w for w in best if w.label in self._passes.tried or w.candidate.configuration == OWN_OPERATORS]
@@ -123,19 +140,35 @@ class OnCard:
             shown = best
         elif left := len(best) - len(shown):
             self._search.tell(f"{left} kernels that are slower than the winner were not tried on hard inputs")
-        times = [winner.candidate.time_us or 0.0 for winner in shown]
-        near = [winner for winner, us in zip(shown, times, strict=True) if us <= NEAR * min(times)]
-        if best and self._search.proceed() and self._search.left < RACE_SECONDS:
-            self._search.tell("not timed beside PyTorch: the budget is over")
-        elif best and self._search.proceed():
+        if best and self._search.proceed():
+            if self._search.left < RACE_SECONDS:
+                self._search.tell("not timed beside PyTorch: the budget is over")
             try:
-                for winner in self._raced(near[:RACED]):
-                    self._passes.keep(winner)
+                self._race({winner.candidate.digest: winner for winner in shown})
                 self._try(1)
             except LaunchError as error:
                 self._search.tell(f"not timed: {error}")
         confirmation.learn(self._passes.ranked[:CONFIRMED])
         self._remember()
+
+    def _race(self, shown: Mapping[str, Winner]) -> None:
+        """Time the fastest of these winners once more, by digest, in all ways that are close: the least of many short
+        timings flatters. So much it flattered those that are not raced, too."""
+        beside = self._search.left >= RACE_SECONDS
+        near = self._passes.ways.near(shown, NEAR if beside else CLOSE)[: RACED if beside else SETTLED]
+        before = {winner.label: winner.candidate.time_us or math.inf for winner in near}
+        seconds = math.inf if beside else min(SETTLE_SECONDS, self._search.left / 2)
+        rounds = int(min(ROUNDS, rounds_in(seconds, before.values())))
+        if not beside and (len(near) < 2 or rounds < FEWEST):
+            return
+        after = self._raced(near, rounds, beside)
+        for winner in sorted(near, key=lambda winner: after.get(winner.label, math.inf), reverse=True):
+            if winner.label in after:  # of the ways of one muGraph the fastest is kept last
+                self._passes.keep(winner.timed(after[winner.label]))
+        growth = min(after.values(), default=0.0) / min(before[label] for label in after or before)
+        for winner in self._passes.ranked if growth > 1 else ():
+            if winner.label not in after and winner.candidate.time_us is not None:
+                self._passes.keep(winner.timed(growth * winner.candidate.time_us))
 
     def _try(self, most: int) -> None:
         try:
@@ -150,24 +183,25 @@ class OnCard:
             if best.label in self._passes.tried and is_generated(best.candidate.graph):
                 remember(best, self._search.target, self._gpu)
 
-    def _raced(self, winners: Sequence[Winner]) -> list[Winner]:
-        """Winners with their times in one race, in turns and beside PyTorch; none without it. Raises LaunchError."""
+    def _raced(self, winners: Sequence[Winner], rounds: int, beside: bool) -> dict[str, float]:
+        """The times of winners in one race, in turns, `beside` PyTorch; none without it. Raises LaunchError."""
         try:
-            from mirage_nb.runtime.contest.race import doubt, pytorch_peers, race
+            from mirage_nb.runtime.contest.race import doubt, pytorch_peers
         except ImportError:  # it was told
-            return []
+            return {}
 
         self._passes.stage = "timing"
-        graph = self._search.program
         entries: dict[str, Any] = {winner.label: winner.executable for winner in winners}
         with self._passes.turn(self._gpu):
-            laps = race(graph, entries, pytorch_peers(graph), self._gpu, scale=self._passes.input_scale)
-        self._passes.baselines = tuple(lap for lap in laps if lap.name not in entries)
-        timed = {lap.name: lap.us for lap in laps if lap.us is not None}
+            if (track := self._passes.track(self._gpu)) is None:
+                return {}
+            laps = track.race(entries, pytorch_peers(self._search.program) if beside else {}, rounds)
+        if beside:
+            self._passes.baselines = tuple(lap for lap in laps if lap.name not in entries)
         doubtful = doubt(laps, self._gpu)
         if doubtful is not None:
             self._search.tell(doubtful)
-        return [winner.timed(timed[winner.label]) for winner in winners if winner.label in timed]
+        return {lap.name: lap.us for lap in laps if lap.us is not None and lap.name in entries}
 
 
 def met(passes: Passes, gpu: Gpu, trials: Trials, ended: float) -> None:

@@ -22,6 +22,7 @@ import torch
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import Input, KernelGraph
 from mirage_nb.runtime.contest.timing import (
+    ROUNDS,
     Contestant,
     Lane,
     Lap,
@@ -45,6 +46,7 @@ CHAIN_REPEATS = 6
 LONG_US = 250.0
 """What takes longer hides where it begins: it is tuned by its time behind a foreign kernel alone."""
 NOTE_LENGTH = 120
+DROWNED = "its time drowned in what else ran on the card"
 RESTART = "restart the Python process to use the GPU again"
 Buffers = tuple[list[Any], list[Any]]
 """Inputs and outputs of one call."""
@@ -65,73 +67,6 @@ class Peer:
     arrange: Callable[..., tuple[Any, ...]] = as_they_come
 
 
-def race(
-    program: KernelGraph,
-    ours: Mapping[str, GpuExecutable],
-    peers: Mapping[str, Peer],
-    gpu: Gpu,
-    *,
-    scale: float = 1.0,
-    repeats: int = 40,
-) -> list[Lap]:
-    """Check every contestant, then time the correct ones interleaved; one that fails is left out and says why.
-
-    Args:
-        program: the tensor program; its float64 value is the reference.
-        ours: executables of muGraphs of the program.
-        peers: functions of the program's inputs that return its outputs.
-        gpu: the attached card.
-        scale: standard deviation of the random inputs.
-        repeats: replays of each contestant.
-
-    Raises:
-        LaunchError: there is too little memory to race in, or the card fails.
-    """
-    with torch_errors():
-        make_room()
-        try:
-            return _race(program, ours, peers, gpu, scale, repeats)
-        finally:
-            make_room()
-
-
-def _race(
-    program: KernelGraph,
-    ours: Mapping[str, GpuExecutable],
-    peers: Mapping[str, Peer],
-    gpu: Gpu,
-    scale: float,
-    repeats: int,
-) -> list[Lap]:
-    sets = _buffer_sets(program, gpu, scale)
-    reference = as_torch(program, torch, exact=True)(*(t.double() for t in sets[0][0]))
-    laps: dict[str, Lap] = {}
-    contestants: list[Contestant] = []
-    entrants: dict[str, Callable[[], tuple[Calls, Sequence[Any]]]] = {
-        **{name: partial(_ours, executable, sets) for name, executable in ours.items()},
-        **{name: partial(_peer, peer, sets) for name, peer in peers.items()},
-    }
-    for name, enter in entrants.items():
-        try:
-            calls, outputs = enter()
-        except Exception as error:  # noqa: BLE001  # who cannot run at these shapes is no contestant
-            first = str(error).strip().splitlines() or [type(error).__name__]
-            laps[name] = Lap(name, None, None, first[0][:NOTE_LENGTH])
-            continue
-        distance = _error(outputs, reference)
-        if distance <= RACE_TOLERANCE:
-            laps[name] = Lap(name, distance, None, "not captured into a CUDA graph, or drowned in other work")
-            contestants.append(Contestant(name, calls))
-        else:
-            laps[name] = Lap(name, distance, None, "wrong or inaccurate: not timed")
-    chained = {t.name: t for t in time_interleaved(contestants, torch, repeats=repeats)}
-    behind = foreign_kernel(torch)
-    captured = [contestant for contestant in contestants if contestant.name in chained]
-    for timing in time_interleaved(captured, torch, repeats=repeats, behind=behind):
-        laps[timing.name] = replace(laps[timing.name], timing=timing, note="", chain=chained[timing.name])
-    return list(laps.values())
-
-
 def make_room() -> None:
     """Give back the memory that torch and CuPy keep for later, each of which finds no room beside the other's; not
     before the card is half full, since that takes most of a second."""
@@ -144,26 +79,29 @@ def make_room() -> None:
 def doubt(laps: Sequence[Lap], gpu: Gpu) -> str | None:
     """What is to be said of times that vary; None if they do not."""
     timed = [lap.timing for lap in laps if lap.timing is not None]
-    noisy = [t for t in timed if t.high_us > NOISY * t.low_us]
-    if 2 * len(noisy) <= len(timed):
+    drowned = sum(lap.note == DROWNED for lap in laps)
+    noisy = drowned + sum(t.high_us > NOISY * t.low_us for t in timed)
+    if 2 * noisy <= len(timed) + drowned:
         return None
     return f"times vary by more than {NOISY:g} to 1: another program may be using the {gpu.name}"
 
 
 class Track:
-    """Buffers of a program, rotated past L2, on which executables are checked and timed one after the other.
+    """Buffers of a program, rotated past L2, on which executables are checked and timed, alone or in turns.
 
-    `scale`: the standard deviation of its random inputs, one on which the program agrees with itself in float64.
+    `scale`: the standard deviation of its random inputs; default: one on which the program agrees with itself in
+    float64. Raises LaunchError where there is too little memory.
     """
 
-    def __init__(self, program: KernelGraph, gpu: Gpu) -> None:
+    def __init__(self, program: KernelGraph, gpu: Gpu, scale: float | None = None) -> None:
         self._program, self._gpu = program, gpu
         with torch_errors():
             make_room()
-            self.scale = _scale(program)
+            self.scale = _scale(program) if scale is None else scale
             self._sets = _buffer_sets(program, gpu, self.scale)
             self._reference = as_torch(program, torch, exact=True)(*(t.double() for t in self._sets[0][0]))
-            self._behind, self._back_to_back = Lane(torch, foreign_kernel(torch)), Lane(torch, None)
+            self._foreign = foreign_kernel(torch)
+            self._behind, self._back_to_back = Lane(torch, self._foreign), Lane(torch, None)
             make_room()
 
     def lap(self, name: str, executable: GpuExecutable, limit_us: float, own: bool = False) -> Lap:
@@ -197,6 +135,46 @@ class Track:
         if timing.median_us <= min(limit_us, LONG_US):
             chain = time_quickly(contestant, torch, limit_us, repeats=CHAIN_REPEATS, lane=self._back_to_back)
         return Lap(name, distance, timing, chain=chain)
+
+    def race(self, ours: Mapping[str, GpuExecutable], peers: Mapping[str, Peer], repeats: int = ROUNDS) -> list[Lap]:
+        """Check executables of muGraphs of the program, and functions of its inputs, then time those that are right in
+        turns, so often; one that fails is left out and says why. Raises LaunchError where the card fails."""
+        with torch_errors():
+            try:
+                return self._race(ours, peers, repeats)
+            finally:
+                make_room()
+
+    def _race(self, ours: Mapping[str, GpuExecutable], peers: Mapping[str, Peer], repeats: int) -> list[Lap]:
+        laps: dict[str, Lap] = {}
+        contestants: list[Contestant] = []
+        entrants: dict[str, Callable[[], tuple[Calls, Sequence[Any]]]] = {
+            **{name: partial(_ours, executable, self._sets) for name, executable in ours.items()},
+            **{name: partial(_peer, peer, self._sets) for name, peer in peers.items()},
+        }
+        for name, enter in entrants.items():
+            try:
+                calls, outputs = enter()
+            except Exception as error:  # noqa: BLE001  # who cannot run at these shapes is no contestant
+                first = str(error).strip().splitlines() or [type(error).__name__]
+                laps[name] = Lap(name, None, None, first[0][:NOTE_LENGTH])
+                continue
+            distance = _error(outputs, self._reference)
+            if distance <= RACE_TOLERANCE:
+                laps[name] = Lap(name, distance, None, "not captured into a CUDA graph")
+                contestants.append(Contestant(name, calls))
+            else:
+                laps[name] = Lap(name, distance, None, "wrong or inaccurate: not timed")
+        chained = {t.name: t for t in time_interleaved(contestants, torch, repeats=repeats)}
+        captured = [contestant for contestant in contestants if contestant.name in chained]
+        timed = time_interleaved(captured, torch, repeats=repeats, behind=self._foreign)
+        behind = {t.name: t for t in timed}
+        for name, chain in chained.items():
+            if (timing := behind.get(name)) is not None:
+                laps[name] = replace(laps[name], timing=timing, note="", chain=chain)
+            else:
+                laps[name] = replace(laps[name], note=DROWNED)
+        return list(laps.values())
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +29,13 @@ CALLS_PER_GRAPH = 24
 """At least so many calls in one CUDA graph: what it costs to start the graph is spread over them."""
 BEHIND_CALLS = 8
 """So many calls in one CUDA graph when each stands behind a foreign kernel."""
-FOREIGN_BYTES = 192 * 2**20
-"""What that kernel rewrites: more than the L2 of any card holds."""
+FOREIGN_L2 = 1.6
+"""What that kernel rewrites holds so many times the card's L2. The shorter it takes, the less its own time varies: with
+twice as much on an H200, calls of 1.9 us varied by 0.65 us instead of 0.43."""
+FOREIGN_US, SHORT_GRAPH_US = 50.0, 200.0
+"""What that takes, about; and a graph of short calls, with its start."""
+ROUNDS = 40
+"""Replays of each contestant of a race."""
 FEW, QUICK_US = 3, 1e5
 """Replays after which a contestant that is clearly slower is timed no more; and one whose replays took so long."""
 HOPELESS, HOPELESS_US = 10.0, 500.0
@@ -84,14 +89,21 @@ def set_count(bytes_per_set: int, l2_bytes: int) -> int:
     return max(2, min(MAX_SETS, math.ceil(L2_FACTOR * l2_bytes / max(1, bytes_per_set))))
 
 
+def rounds_in(seconds: float, us: Iterable[float]) -> float:
+    """How many turns of contestants that take so many microseconds fit into so many seconds, both ways."""
+    each = sum(max(CALLS_PER_GRAPH * one, SHORT_GRAPH_US) + BEHIND_CALLS * (one + FOREIGN_US) for one in us)
+    return seconds * 1e6 / max(each, 1.0)
+
+
 def foreign_kernel(torch: Any) -> Call:
-    """A function that enqueues a kernel of somebody else's, which rewrites `FOREIGN_BYTES` of device memory."""
-    words = torch.zeros(FOREIGN_BYTES // 4, dtype=torch.int32, device="cuda")
+    """A function that enqueues a kernel of somebody else's, which rewrites more device memory than L2 holds."""
+    l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    words = torch.zeros(int(FOREIGN_L2 * l2_bytes) // 4, dtype=torch.int32, device="cuda")
     return lambda: words.add_(1)
 
 
 def time_interleaved(
-    contestants: Sequence[Contestant], torch: Any, *, repeats: int = 40, behind: Call | None = None
+    contestants: Sequence[Contestant], torch: Any, *, repeats: int = ROUNDS, behind: Call | None = None
 ) -> list[Timing]:
     """Time all contestants on the current device, taking turns.
 

@@ -26,15 +26,21 @@ from mirage_nb.targets import EXACT
 if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes
 
+LATE = "the budget was over before a found kernel was compiled and tried; extend(seconds=...) gives it more"
+
 
 def who_won(search: SearchSession, best: Winner) -> None:
     """Where the best is a library's: that it is, so that nobody looks for a kernel in it."""
     candidate, what = best.candidate, best.candidate.configuration
     if what not in UNSEARCHED and is_generated(candidate.graph):
         return
-    better = any(c.estimate_us < candidate.estimate_us for c in search.candidates())
-    if candidate.time_us is None and better:
+    known = search.candidates()
+    if candidate.time_us is None and any(c.estimate_us < candidate.estimate_us for c in known):
         search.tell(f"what runs is {what}: nothing that is estimated faster was executed and right")
+        return
+    found = [c for c in known if is_generated(c.graph)]
+    if candidate.time_us is not None and search.left <= 0 and found and all(c.time_us is None for c in found):
+        search.tell(f"what runs is {what}: {LATE}")
         return
     called = [step.name for step in best.emitted.launches if isinstance(step, LibraryCall)]
     won = f"the library won: {what} ({few([*dict.fromkeys(called)])})"

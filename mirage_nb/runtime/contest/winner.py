@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import Lines, print_graph
 from mirage_nb.runtime.contest.trial import Outcome
-from mirage_nb.runtime.execution.buffers import check_count
+from mirage_nb.runtime.execution.buffers import ordered
 from mirage_nb.runtime.execution.compile import Cubin
 from mirage_nb.runtime.execution.execute import CpuExecutable, Executable, Prepared, as_declared, whole_declared
 from mirage_nb.runtime.execution.torch_operator import torch_operator
@@ -157,17 +156,14 @@ class Winner:
         """How a race names it: the muGraph and the way it was emitted."""
         return f"{self.candidate.digest[:8]} {self.emitted.options}"
 
-    def __call__(self, *tensors: Any, cast: bool = False) -> Any:
-        """Run on tensors in input order, as the session does; whole numbers are converted to the program's types."""
-        check_count(tensors, self.origin.program.inputs)
+    def __call__(self, *tensors: Any, cast: bool = False, **named: Any) -> Any:
+        """Run on tensors, as the session does; whole numbers are converted to the program's types."""
+        given = ordered(self.origin.program.inputs, tensors, named)
         declared = as_declared if cast else whole_declared
-        return self.executable(*declared(tensors, self.origin.program.inputs))
+        return self.executable(*declared(given, self.origin.program.inputs))
 
-    def _declared(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        check_count(tensors, self.origin.program.inputs)
-        return as_declared(tensors, self.origin.program.inputs)
-
-    def prepare(self, *tensors: Any, cast: bool = False) -> Prepared:
+    @typed
+    def prepare(self, *tensors: Any, cast: bool = False, **named: Any) -> Prepared:
         """Make a call on these tensors ready, for loops and CUDA graphs.
 
         The returned function enqueues the kernels on the current stream of the tensors' library (torch or CuPy)
@@ -178,7 +174,8 @@ class Winner:
         Raises:
             LaunchError, ShapeError, DTypeError: as a call does.
         """
-        return self.executable.prepare(*(self._declared(tensors) if cast else tensors))
+        given = ordered(self.origin.program.inputs, tensors, named)
+        return self.executable.prepare(*(as_declared(given, self.origin.program.inputs) if cast else given))
 
     def plan(self) -> Plan:
         """Kernels, launches and program as plain data. Raises FormatError when they have no such form."""

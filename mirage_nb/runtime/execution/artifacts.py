@@ -30,6 +30,7 @@ CPU_FOLDER, CUBIN_FOLDER = "cpu", "cubin"
 """Where programs of the CPU edition are kept, and cubins, in the user's folder."""
 SECRET, SECRET_BYTES = "secret", 32
 """The file of a folder's secret, and its length."""
+ELSEWHERE = "set MIRAGE_NB_HOME to a folder of yours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +67,26 @@ def digest_folder(folder: Path, *names: str) -> str:
 
 
 def distrust(folder: Path) -> str:
-    """Why machine code in this folder may be somebody else's, and what to do; empty where only this user writes."""
+    """Why nothing can be kept in this folder, or machine code in it may be somebody else's, and what to do; empty where
+    this user writes, and nobody else."""
     try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
-    except OSError:
-        return ""  # it is not there, and who makes it owns it
+    except OSError as error:
+        return f"nothing can be kept in {folder.parent} ({error.strerror or error}): {ELSEWHERE}"
     if found.st_uid != os.geteuid():
-        return f"{folder} belongs to another user (number {found.st_uid}): set MIRAGE_NB_HOME to a folder of yours"
+        return f"{folder} belongs to another user (number {found.st_uid}): {ELSEWHERE}"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = stat.S_IMODE(found.st_mode)
         return f"others can write to {folder} (its mode is {mode:o}): run `chmod 700 {folder}` and empty it"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} cannot be written to: {ELSEWHERE}"
     return ""
 
 
 def distrusted(home: Path) -> tuple[str, ...]:
     """What to tell a user of the folders of compiled kernels in this home that are not used, a line each."""
-    found = filter(None, (distrust(home / name) for name in (CPU_FOLDER, CUBIN_FOLDER)))
+    found = dict.fromkeys(filter(None, (distrust(home / name) for name in (CPU_FOLDER, CUBIN_FOLDER))))
     return tuple(f"compiled kernels are kept for this process alone: {why}" for why in found)
 
 
@@ -97,8 +102,8 @@ def _own_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 class ArtifactCache:
-    """The entries in one folder, or in one of this process where others can write there too. `suffix` includes the
-    dot."""
+    """The entries in one folder, or in one of this process where nothing can be kept there, or others can write there
+    too. `suffix` includes the dot."""
 
     def __init__(self, folder: Path) -> None:
         self._asked = folder
@@ -106,11 +111,21 @@ class ArtifactCache:
     @property
     def folder(self) -> Path:
         """Where the entries are."""
-        return own_folder() / self._asked.name if distrust(self._asked) else self._asked
+        return self._own if distrust(self._asked) else self._asked
+
+    @property
+    def _own(self) -> Path:
+        """Where this process keeps what cannot be kept there."""
+        return own_folder() / self._asked.name
 
     def load(self, key: str, suffix: str) -> Artifact | None:
         """The entry of this key, or None if there is none or it is damaged."""
-        path = self.folder / f"{key}{suffix}"
+        found = self._loaded(self.folder / f"{key}{suffix}")
+        if found is None and own_folder.cache_info().currsize:  # there was no room for it
+            found = self._loaded(self._own / f"{key}{suffix}")
+        return found
+
+    def _loaded(self, path: Path) -> Artifact | None:
         try:
             secret = _secret(path.parent)
             record = json.loads(path.with_suffix(".json").read_text())
@@ -127,13 +142,17 @@ class ArtifactCache:
     def store(
         self, key: str, suffix: str, data: bytes, facts: Facts, *, executable: bool = False
     ) -> Artifact:
-        """Write an entry. Raises OSError if the folder cannot be written to."""
-        self._asked.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = self.folder
-        folder.mkdir(mode=0o700, exist_ok=True)
-        path = folder / f"{key}{suffix}"
-        _replace(path, data, 0o700 if executable else 0o600)
-        record = {"seal": _seal(_made_secret(folder), path.name, data, facts), "facts": facts}
+        """Write an entry, for this process alone where there is no room for it. Raises OSError if that cannot be."""
+        bits = 0o700 if executable else 0o600
+        try:
+            return self._stored(self.folder / f"{key}{suffix}", data, facts, bits)
+        except OSError:
+            return self._stored(self._own / f"{key}{suffix}", data, facts, bits)
+
+    def _stored(self, path: Path, data: bytes, facts: Facts, bits: int) -> Artifact:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        _replace(path, data, bits)
+        record = {"seal": _seal(_made_secret(path.parent), path.name, data, facts), "facts": facts}
         _replace(path.with_suffix(".json"), json.dumps(record).encode(), 0o600)
         return Artifact(path, data, facts)
 

@@ -6,8 +6,9 @@ else has the NumPy type of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,15 @@ def check_count(tensors: Sequence[Any], wanted: Sequence[Input], what: str = "in
         raise LaunchError(f"{len(tensors)} tensors for {len(wanted)} {what}", hint=f"pass {names}, in this order")
 
 
+def ordered(wanted: Sequence[Input], tensors: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Tensors in the order of these inputs, the last ones given by name. Raises LaunchError."""
+    left = [i.name for i in wanted[len(tensors) :]]
+    if len(tensors) > len(wanted) or set(left) != set(named):
+        names = ", ".join(i.name for i in wanted)
+        raise LaunchError(f"expected the tensors {names}", hint="pass them in this order, or by name")
+    return (*tensors, *(named[name] for name in left))
+
+
 def shapes_of(tensors: Sequence[Any], wanted: Sequence[Input]) -> list[tuple[int, ...]]:
     """The shapes of a caller's tensors. Raises as `check_count`, and ShapeError for a list that is no array."""
     check_count(tensors, wanted)
@@ -133,9 +143,12 @@ def shapes_of(tensors: Sequence[Any], wanted: Sequence[Input]) -> list[tuple[int
 
 def _shape(tensor: Any, into: Input) -> tuple[int, ...]:
     try:
-        return np.shape(tensor)
+        shape: tuple[int, ...] = np.shape(tensor)
     except ValueError as error:
         raise ShapeError(f"{into.name} is no array: {error}", hint="rows of a list have one length") from error
+    if not (shape or hasattr(tensor, "shape") or isinstance(tensor, Number)):
+        raise ShapeError(f"{into.name} is no tensor, but of type {type(tensor).__name__}", hint=f"pass {into.type}")
+    return shape
 
 
 def check_shape(shape: Sequence[int], into: Input) -> None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from mirage_nb.codegen import Emitted, Options, emit, variants
+from mirage_nb.codegen import Emitted, Options, default_options, emit, variants
 from mirage_nb.errors import CompileError, MissingPartError, TargetError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.graph import few
 from mirage_nb.runtime.execution.artifacts import CUBIN_FOLDER, ArtifactCache, digest, digest_folder, distrust
+from mirage_nb.search.sizes.written import likely_variant
 from mirage_nb.settings import Settings, read_settings
 from mirage_nb.targets import Target
 
@@ -89,16 +90,22 @@ def compile_cubin(
 
 
 def emit_and_compile(graph: KernelGraph, target: Target, options: Options | None = None) -> tuple[Emitted, Cubin]:
-    """A muGraph as it is emitted so, or by default, or in the first way that fits the target, and its cubin. Raises
-    what `emit` and `compile_cubin` do."""
+    """A muGraph as it is emitted so, or as is estimated fastest, or in the first way that fits the target, and its
+    cubin. Raises what `emit` and `compile_cubin` do."""
     try:
-        emitted = emit(graph, target, options)
+        emitted = emit(graph, target, options or likely_options(graph, target))
     except TargetError:
         fitting = variants(graph, target) if options is None else ()
         if not fitting:
             raise
         emitted = emit(graph, target, fitting[0])
     return emitted, compile_cubin(emitted.source, target.arch)
+
+
+def likely_options(graph: KernelGraph, target: Target) -> Options:
+    """The way to emit a muGraph that is estimated fastest."""
+    chosen = likely_variant(graph, target)
+    return replace(default_options(target), warps=chosen.warps, stages=chosen.stages, wide=chosen.wide)
 
 
 def load_compiler() -> None:

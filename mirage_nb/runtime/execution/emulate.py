@@ -26,9 +26,9 @@ from typing import Any
 from mirage_nb.errors import CompileError, LaunchError, MissingPartError
 from mirage_nb.ir.graph import few
 from mirage_nb.runtime.execution.arguments import Job, Parameter, bind
-from mirage_nb.runtime.execution.artifacts import CPU_FOLDER, ArtifactCache, digest, digest_folder, own_folder
+from mirage_nb.runtime.execution.artifacts import CPU_FOLDER, ArtifactCache, digest, digest_folder
 from mirage_nb.runtime.execution.compile import DEVICE_FOLDER, relevant
-from mirage_nb.search.session.mailbox import temporary_folder
+from mirage_nb.search.session.channel import temporary_folder
 from mirage_nb.settings import Settings, read_settings
 
 ENGINE = DEVICE_FOLDER / "cpu" / "engine" / "program.cc"
@@ -213,7 +213,7 @@ class _Builder:
         with _workshop("the runner") as folder:
             output = folder / "runner"
             self._compile("the runner", (*COMMON_FLAGS, *RUNNER_FLAGS, "-o", str(output), str(ENGINE), "-ldl"))
-            return self._keep(key, ".runner", output, {}, executable=True)
+            return self._cache.store(key, ".runner", output.read_bytes(), {}, executable=True).path
 
     def module(
         self, runner: Path, source: str, options: Sequence[str], checked: bool
@@ -232,7 +232,8 @@ class _Builder:
             if described.returncode != 0 or not described.stdout:
                 raise CompileError(f"the compiled kernels cannot be loaded\n  {described.stderr.strip()}")
             facts = {"kernels": described.stdout}
-            return self._keep(key, ".so", output, facts), _read_kernels(described.stdout)
+            made = self._cache.store(key, ".so", output.read_bytes(), facts)
+            return made.path, _read_kernels(described.stdout)
 
     def _build(
         self, folder: Path, source: str, clusters: Mapping[str, int], options: Sequence[str], checked: bool
@@ -261,13 +262,6 @@ class _Builder:
             raise CompileError(f"{self._cxx} rejects {what}\n{relevant(ended.stderr)}")
         if not Path(arguments[arguments.index("-o") + 1]).exists():
             raise CompileError(f"{self._cxx} made nothing of {what}", hint=OTHER_COMPILER)
-
-    def _keep(self, key: str, suffix: str, made: Path, facts: dict[str, Any], *, executable: bool = False) -> Path:
-        try:
-            return self._cache.store(key, suffix, made.read_bytes(), facts, executable=executable).path
-        except OSError:
-            own = ArtifactCache(own_folder() / CPU_FOLDER)
-            return own.store(key, suffix, made.read_bytes(), facts, executable=executable).path
 
 
 @functools.cache

@@ -256,13 +256,16 @@ def usable() -> bool:
 
 
 def exclusive() -> bool:
-    """Whether the card takes one process at a time (its compute mode)."""
-    return int(cupy.cuda.runtime.deviceGetAttribute(_COMPUTE_MODE, cupy.cuda.Device().id)) == _EXCLUSIVE
+    """Whether the card takes one process at a time (its compute mode). Raises LaunchError where it does not say."""
+    with card_errors():
+        return int(cupy.cuda.runtime.deviceGetAttribute(_COMPUTE_MODE, cupy.cuda.Device().id)) == _EXCLUSIVE
 
 
 def lanes(workers: int) -> int:
-    """How many processes may try kernels on the card side by side, where there are so many `workers`."""
-    free, _ = cupy.cuda.runtime.memGetInfo()
+    """How many processes may try kernels on the card side by side, where there are so many `workers`. Raises
+    LaunchError where the card takes none, as one that another program holds exclusively."""
+    with card_errors():
+        free, _ = cupy.cuda.runtime.memGetInfo()
     return 1 if exclusive() else max(1, min(LANES, workers // 3, free // LANE_BYTES))
 
 

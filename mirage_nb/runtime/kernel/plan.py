@@ -9,20 +9,19 @@ one executes nothing.
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import math
 import re
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
 import numpy as np
 
+from mirage_nb.records import Records, short
 from mirage_nb.runtime.kernel.operators import LIBRARY, OPERATORS, PRIMITIVES, STORED
 
 FORMAT, VERSION, SIZED_VERSION = "mirage_nb kernel", 1, 2
@@ -33,6 +32,12 @@ MAX_ITEMS, MAX_TIMES, MAX_DEPTH = 4096, 2**24, 64
 """Entries of a list; repeats of one tensor; levels of a formula."""
 LARGEST = sys.float_info.max
 RATIONAL = re.compile(r"-?[0-9]{1,1200}(/[0-9]{1,1200})?", re.ASCII)
+
+
+Extent = Annotated[int, 1, 2**31]
+Blocks = Annotated[int, 1, 2**31 - 1]
+Positive = Annotated[float, sys.float_info.min, 1e6]
+"""Numbers of a plan, and their limits."""
 
 
 class KernelError(RuntimeError):
@@ -46,10 +51,10 @@ class Tensor:
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Extent, ...]
     place: str
     at: int
-    sized: int | None = None
+    sized: Annotated[int, 0, 7] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -65,8 +70,8 @@ class Argument:
     """A kernel argument: the address of a tensor, or with `shape` a tensor map over it as a row-major matrix."""
 
     tensor: int
-    shape: tuple[int, int] | None = None
-    box: tuple[int, int] = (1, 1)
+    shape: tuple[Annotated[int, 1, 2**32], Annotated[int, 1, 2**32]] | None = None
+    box: tuple[Annotated[int, 1, 256], Annotated[int, 1, 256]] = (1, 1)
     swizzle: int = 0
 
 
@@ -76,13 +81,13 @@ class Launch:
     size follows them. cut: a dimension of the grid has a block for every so many of the size, a quotient."""
 
     kernel: str
-    grid: tuple[int, int, int]
-    threads: int
-    shared_bytes: int
+    grid: tuple[Blocks, Blocks, Blocks]
+    threads: Annotated[int, 1, 1024]
+    shared_bytes: Annotated[int, 0, 2**20]
     args: tuple[Argument, ...]
     overlaps: bool
     sized: bool = False
-    cut: tuple[int, int, int] | None = None
+    cut: tuple[Annotated[int, 0, 2], Extent, Extent] | None = None
 
     def __repr__(self) -> str:
         blocks = f"{self.grid} blocks of {self.threads} threads"
@@ -99,7 +104,7 @@ class Apply:
     attrs: Mapping[str, Any]
     inputs: tuple[int, ...]
     output: int
-    scalars: tuple[tuple[int, float], ...] = ()
+    scalars: tuple[tuple[int, Annotated[float, -LARGEST, LARGEST]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +112,8 @@ class Size:
     """An extent that is known at launch: a number from `least` to `most`."""
 
     name: str
-    least: int
-    most: int
+    least: Extent
+    most: Extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +134,10 @@ class Plan:
     workspace_bytes: int
     program: tuple[Apply, ...]
     results: tuple[int, ...]
-    scale: float
-    tolerance: float
+    scale: Positive
+    tolerance: Positive
     source: str
-    cubin: bytes
+    cubin: bytes = b""
     size: Size | None = None
     extent: int = 0
 
@@ -188,14 +193,10 @@ class Plan:
         return replace(self, tensors=tensors, steps=steps, size=None, extent=extent)
 
 
-LIMITS: dict[tuple[type, str], tuple[int, int]] = {
-    (Tensor, "shape"): (1, 2**31), (Tensor, "sized"): (0, 7), (Argument, "shape"): (1, 2**32 - 1),
-    (Argument, "box"): (1, 256), (Launch, "grid"): (1, 2**31 - 1), (Launch, "threads"): (1, 1024),
-    (Launch, "shared_bytes"): (0, 2**20), (Launch, "cut"): (0, 2**31),
-}  # fmt: skip
-"""Of whole numbers in a file; those of other fields are in `ANY_WHOLE`."""
-ANY_WHOLE = 0, 2**40
-PLAIN = {str: "a text", bool: "true or false", dict: "an object", list: "a list"}
+class _Plain(Records):
+    """Reads what plans are made of; a file may say more than there is a field for."""
+
+    error, most_items, limits, strict = KernelError, MAX_ITEMS, (0, 2**40), False
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
@@ -223,15 +224,18 @@ def read_plan(data: object) -> Plan:
     """The plan in nested dicts and lists, checked. Raises KernelError at the first thing that does not fit."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise KernelError(f"this is no {FORMAT}")
-    size = _size(data["size"]) if "size" in data else None
+    plain = _Plain()
+    size = Size(*plain.value(tuple[str, Extent, Extent], data["size"], "size")) if "size" in data else None
     if data.get("version") != (VERSION if size is None else SIZED_VERSION):
-        said = f"version {_short(data.get('version'))} of the format"
+        said = f"version {short(data.get('version'))} of the format"
         raise KernelError(f"{said}; this reads {VERSION} and {SIZED_VERSION}")
-    source, cubin = (_unpack(_value(str, data.get(n), f"the plan: {n}"), n) for n in ("source", "cubin"))
+    if size is not None and size.least > size.most:
+        raise KernelError(f"a size from {size.least} to {size.most}")
+    source, cubin = (_unpack(plain.value(str, data.get(name), name), name) for name in ("source", "cubin"))
     if hashlib.sha256(cubin).hexdigest() != data.get("cubin_sha256"):
         raise KernelError("the cubin is damaged: its digest is another one")
-    held = {**data, "source": source.decode(), "cubin": "", "size": None, "extent": 0}
-    plan: Plan = replace(_record(Plan, held, "the plan"), cubin=cubin, size=size)
+    held = {name: value for name, value in data.items() if name not in ("cubin", "size", "extent")}
+    plan: Plan = replace(plain.value(Plan, {**held, "source": source.decode()}, "plan"), cubin=cubin, size=size)
     _check_tensors(plan)
     for number, step in enumerate(plan.steps):
         _check_step(step, plan.tensors, f"step {number}")
@@ -241,81 +245,13 @@ def read_plan(data: object) -> Plan:
     return plan
 
 
-def _record(kind: Any, data: object, where: str) -> Any:
-    """A dataclass in untrusted data, by the annotations of its fields; those that have a default may be missing."""
-    given, kinds = _value(dict, data, where), _annotations(kind)
-    held = {}
-    for field in fields(kind):
-        if field.name in given or field.default is MISSING:
-            limits = LIMITS.get((kind, field.name), ANY_WHOLE)
-            held[field.name] = _value(kinds[field.name], given.get(field.name), f"{where}: {field.name}", limits)
-    return kind(**held)
-
-
-@functools.cache
-def _annotations(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _value(kind: Any, value: Any, where: str, limits: tuple[int, int] = ANY_WHOLE) -> Any:
-    """A value of this type: whole numbers within limits, other numbers above 0."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is UnionType:  # something or None; a launch or an operator
-        if value is None and NoneType in parts:
-            return None
-        return _value(parts[isinstance(value, dict) and "operator" in value], value, where, limits)
-    if is_dataclass(kind):
-        return _record(kind, value, where)
-    if origin is tuple:
-        return _tuple(parts, _value(list, value, where), where, limits)
-    if kind in (int, float):
-        return _counted(kind, value, where, limits)
-    wanted = {Mapping: dict, bytes: str}.get(origin or kind, kind)
-    if not isinstance(value, wanted):
-        raise KernelError(f"{where} has to be {PLAIN[wanted]}")
-    return value
-
-
-def _tuple(parts: tuple[Any, ...], items: list[Any], where: str, limits: tuple[int, int]) -> tuple[Any, ...]:
-    if len(items) > MAX_ITEMS:
-        raise KernelError(f"{where} has {len(items)} entries, at most {MAX_ITEMS}")
-    if get_origin(parts[0]) is tuple:
-        if not all(map(_is_scalar, items)):
-            raise KernelError(f"{where} have to be positions and numbers")
-        return tuple((place, float(value)) for place, value in items)
-    if parts[0] is not int:
-        return tuple(_value(parts[0], item, f"{where} {number}") for number, item in enumerate(items))
-    if not all(isinstance(v, int) and not isinstance(v, bool) and limits[0] <= v <= limits[1] for v in items):
-        raise KernelError(f"{where} has to be whole numbers from {limits[0]} to {limits[1]}")
-    if parts[-1] is not Ellipsis and len(items) != len(parts):
-        raise KernelError(f"{where} has to be {'two' if len(parts) == 2 else 'three'} numbers")
-    return tuple(items)
-
-
-def _counted(kind: Any, value: Any, where: str, limits: tuple[int, int]) -> Any:
-    if not isinstance(value, int if kind is int else (int, float)) or isinstance(value, bool):
-        raise KernelError(f"{where} has to be {'a whole number' if kind is int else 'a number'}")
-    if not (limits[0] <= value <= limits[1] if kind is int else 0 < value < 1e6):  # it may be too large for a float
-        raise KernelError(f"{where} is {_short(value)}, not from {limits[0]} to {limits[1] if kind is int else 1e6:g}")
-    return kind(value)
-
-
-def _size(parts: Any) -> Size:
-    if not isinstance(parts, list) or len(parts) != 3 or not isinstance(parts[0], str):
-        raise KernelError("the plan: size has to be a name and two numbers")
-    size = Size(parts[0], *(_counted(int, number, "the plan: size", (1, 2**31)) for number in parts[1:]))
-    if size.least > size.most:
-        raise KernelError(f"the plan: a size from {size.least} to {size.most}")
-    return size
-
-
 def _check_tensors(plan: Plan) -> None:
     for number, found in enumerate(plan.tensors):
         dim, size, where = found.sized, plan.size, f"tensor {number}"
         if dim is not None and (size is None or dim >= len(found.shape) or found.shape[dim] % size.most):
-            raise KernelError(f"{where}: {_short(found)} is no multiple of the size")
+            raise KernelError(f"{where}: {short(found)} is no multiple of the size")
         if found.dtype not in STORED or found.place not in ("input", "output", "workspace") or len(found.shape) > 8:
-            raise KernelError(f"{where}: {_short(found)} in {_short(found.place)!r}")
+            raise KernelError(f"{where}: {short(found)} in {short(found.place)!r}")
         if found.place == "workspace" and found.at % ALIGNMENT:
             raise KernelError(f"{where}: at {found.at}, no multiple of {ALIGNMENT}")
         if found.place == "workspace" and found.at + found.nbytes > plan.workspace_bytes:
@@ -328,8 +264,6 @@ def _check_step(step: Launch | Apply, tensors: Sequence[Tensor], where: str) -> 
     if isinstance(step, Apply):
         _check_operator(step, LIBRARY, where)
         used = (*step.inputs, step.output)
-    elif step.cut is not None and (step.cut[0] > 2 or not all(step.cut[1:])):
-        raise KernelError(f"{where}: cut has to be a dimension and a quotient")
     if any(number >= len(tensors) for number in used):
         raise KernelError(f"{where}: there are {len(tensors)} tensors only")
     for arg in args:
@@ -341,19 +275,17 @@ def _check_step(step: Launch | Apply, tensors: Sequence[Tensor], where: str) -> 
 
 def _check_operator(step: Apply, library: Mapping[str, Sequence[str]], where: str) -> None:
     if step.operator not in OPERATORS and step.operator not in library:
-        raise KernelError(f"{where}: unknown operator {_short(step.operator)!r}")
+        raise KernelError(f"{where}: unknown operator {short(step.operator)!r}")
     if step.operator in library and step.attrs.get("by") not in library[step.operator]:
-        raise KernelError(f"{where}: {step.operator} by {_short(step.attrs.get('by'))}")
+        raise KernelError(f"{where}: {step.operator} by {short(step.attrs.get('by'))}")
     for name, value in step.attrs.items():
         if name not in ATTRS or not (value is None or ATTRS[name](value)):
-            raise KernelError(f"{where}: the attribute {_short(name)} is {_short(value)}")
+            raise KernelError(f"{where}: the attribute {short(name)} is {short(value)}")
     if any(place >= len(step.inputs) + len(step.scalars) for place, _ in step.scalars):
         raise KernelError(f"{where}: scalars have to be positions and numbers")
 
 
 def _check_numbers(plan: Plan) -> None:
-    if not all(isinstance(text, str) for text in plan.about.values()):
-        raise KernelError("the plan: about has to be texts")
     for place in ("input", "output"):
         found = [t.at for t in plan.at(place)]
         if found != list(range(len(found))) or any(t.place == place and t.at >= len(found) for t in plan.tensors):
@@ -365,14 +297,6 @@ def _check_numbers(plan: Plan) -> None:
         defined += 1
     if len(plan.results) != len(plan.at("output")) or any(not 0 <= v < defined for v in plan.results):
         raise KernelError("the results of the program are not its outputs")
-
-
-def _is_scalar(pair: Any) -> bool:
-    if not isinstance(pair, list) or len(pair) != 2:
-        return False
-    place, value = pair
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return _is_whole(place) and place >= 0 and number and -LARGEST <= value <= LARGEST
 
 
 def _is_whole(value: Any, most: int = 2**31) -> bool:
@@ -424,14 +348,6 @@ ATTRS: dict[Any, Callable[[Any], bool]] = {
     "symbol": _is_text, "dtype": _is_text, "name": _is_text, "formula": _is_formula,
 }  # fmt: skip
 """Attributes of operators: what each has to be, unless it is null."""
-
-
-def _short(value: object) -> str:
-    """The start of a value of whatever size, for messages."""
-    if isinstance(value, int) and abs(value) >= 2**64:
-        return "a number of more than 19 digits"
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _pack(data: bytes) -> str:

@@ -74,6 +74,8 @@ def _filled(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], resul
 
 def _matmul(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     a, b = operands
+    if a.dtype != b.dtype:  # PyTorch multiplies matrices of one type
+        return lambda: torch.matmul(a.to(result.dtype), b.to(result.dtype), out=result)
     return lambda: torch.matmul(a, b, out=result)
 
 

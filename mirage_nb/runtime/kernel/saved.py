@@ -41,8 +41,9 @@ from mirage_nb.runtime.kernel.plan import (
 from mirage_nb.typed import typed
 
 COPIED = (
-    "operators", "plan", "streams", "pytorch", "rows",
-    "products", "library", "driver", "call",
+    "mirage_nb.records", *(f"mirage_nb.runtime.kernel.{name}" for name in (
+        "operators", "plan", "streams", "pytorch", "rows", "products", "library", "driver", "call",
+    )),
 )  # fmt: skip
 """The modules that a saved file is made of, in the order of their imports."""
 BEGIN, END = "# -- the plan: a block of JSON ", "# -- end of the plan "
@@ -228,7 +229,8 @@ def file_text(plan: Plan) -> str:
 
 def _module(name: str) -> str:
     """The source of a copied module, without what stands once in the file and without imports of its siblings."""
-    text = resources.files("mirage_nb.runtime.kernel").joinpath(f"{name}.py").read_text(encoding="utf-8")
+    package, _, leaf = name.rpartition(".")
+    text = resources.files(package).joinpath(f"{leaf}.py").read_text(encoding="utf-8")
     lines: list[str | None] = [*text.splitlines()]
     for node in ast.parse(text).body:
         docstring = isinstance(node, ast.Expr) and node.lineno == 1
@@ -244,10 +246,15 @@ def write_file(plan: Plan, path: str | Path) -> Path:
     place = Path(path)
     try:
         place.write_text(file_text(plan), encoding="utf-8")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         hint = "give a file in a folder that you can write to"
-        raise StoreError(f"{place} cannot be written: {error.strerror or error}", hint=hint) from error
+        raise StoreError(f"{place} cannot be written: {_reason(error)}", hint=hint) from error
     return place
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """ValueError: a name that no file can have."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 @typed
@@ -265,10 +272,10 @@ def load_kernel(path: str | Path) -> Kernel:
         if place.stat().st_size > MAX_FILE:
             raise FormatError(f"{place} has more than {MAX_FILE} bytes")
         text = place.read_text(encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{place} cannot be read: {error.strerror or error}", hint=SAVED) from error
     except UnicodeDecodeError as error:
         raise FormatError(f"{place} is no text") from error
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{place} cannot be read: {_reason(error)}", hint=SAVED) from error
     _, _, behind = text.partition(f"\n{BEGIN}")
     dashes, opened, block = behind.partition("\nPLAN = r'''\n")
     block, closed, _ = block.partition(f"\n'''\n{END}")

@@ -172,7 +172,6 @@ class Semantics:
         for operator, args in self.prepared.program:
             if operator.kind is OpKind.SUB and (peak := made[args[1]].peak) is not None:
                 self.lowered.add((made[args[0]].print, peak[0]))
-        self._terms = tuple(len(self.algebra.monomials(value.expr)) for value in made)
         return [made[index] for index in self.prepared.outputs]
 
     def _evaluated(self, node: Node, made: list[Value]) -> Value:
@@ -220,15 +219,6 @@ class Semantics:
             return (*joined[: operator.axis], 0, *joined[operator.axis + 1 :])
         assert Trait.ELEMENTWISE in OPS[operator.kind].traits
         return joined
-
-    def widest_product(self) -> int:
-        """The largest number of terms that some product of the program has when it is written out."""
-        widest = 1
-        for operator, args in self.prepared.program:
-            if operator.kind in (OpKind.SQR, OpKind.MUL, OpKind.MATMUL):
-                left, right = (self._terms[a] for a in (args if len(args) == 2 else args * 2))
-                widest = max(widest, left * right)
-        return widest
 
     # -- expressions
 

@@ -1,7 +1,7 @@
 """What a session may take: a limit in seconds for everything, of which a part is kept for what follows the search.
 
 In: seconds, and how many of them follow the search. Out: when the search is over, and what is left. Invariant: a pause
-takes nothing of it.
+takes nothing of it, and what an earlier life of the session searched is not had again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mirage_nb.search.session.mailbox import Moment
+from mirage_nb.search.session.channel import Moment
 
 Reserve = Callable[[float], float]
 """Of so many seconds, how many are kept for what follows the search."""
@@ -53,6 +53,10 @@ class Allowance:
         """A pause has ended."""
         self.search_ends = self.search_ends.later(seconds) if self.search_ends is not None else None
         self.all_ends = self.all_ends.later(seconds) if self.all_ends is not None else None
+
+    def counted(self, seconds: float) -> float:
+        """Of the seconds of an earlier life those that count: what follows a search is done anew, and has its own."""
+        return seconds if self.seconds is None else min(seconds, self.seconds - self.reserve(self.seconds))
 
     @property
     def search_is_over(self) -> bool:

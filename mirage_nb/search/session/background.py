@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mirage_nb.errors import MirageError, SearchError
+from mirage_nb.search.session.channel import Channel, temporary_folder
 from mirage_nb.search.session.crew import Stopped, call_all, internal_error
-from mirage_nb.search.session.mailbox import Mailbox, temporary_folder
 from mirage_nb.search.session.pool import Workers
 from mirage_nb.search.session.progress import State
 from mirage_nb.settings import read_settings
@@ -39,6 +39,9 @@ class Background:
         executor: where its workers are; by default worker processes are started and ended with each piece of work.
     """
 
+    failure = ""
+    """Why the session failed, whatever else was told since."""
+
     def __init__(self, name: str, executor: futures.Executor | None) -> None:
         self.name = name
         self._given = executor
@@ -50,7 +53,7 @@ class Background:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._extended = False
-        self._box: Mailbox | None = None
+        self._channel: Channel | None = None
         self._workers: futures.Executor | None = None
         self._extra: futures.Executor | None = None
         self._started = 0.0
@@ -83,8 +86,8 @@ class Background:
                 self._seconds = self._elapsed()
                 self._state = State.STOPPED
             if self._state is State.STOPPED:  # said again if need be: Ctrl-C may have ended an earlier call
-                if self._box is not None:
-                    self._leave(self._box.stop_flag.touch)
+                if self._channel is not None:
+                    self._leave(self._channel.stop_flag.touch)
                 self._news.notify_all()
 
     def pause(self) -> None:
@@ -216,7 +219,7 @@ class Background:
             if before is not None:
                 before.join()
             with temporary_folder() as folder:
-                self._open_box(Mailbox(folder))
+                self._open_channel(Channel(folder))
                 try:
                     work()
                 finally:
@@ -254,6 +257,7 @@ class Background:
                 self._state = state
 
     def _fail(self, why: str) -> None:
+        self.failure = why
         self.tell(why)
         self._end(State.FAILED)
 
@@ -264,20 +268,20 @@ class Background:
         now = self._paused_at if self._state is State.PAUSED else time.monotonic()
         return self._seconds + now - self._started
 
-    def _open_box(self, box: Mailbox) -> None:
+    def _open_channel(self, channel: Channel) -> None:
         with self._turn:
-            self._box = box
+            self._channel = channel
             if self._is_over():
-                self._leave(box.stop_flag.touch)
+                self._leave(channel.stop_flag.touch)
             self._rest()
 
     def _rest(self) -> None:
         """Let workers know whether the session is paused."""
         paused = self._state is State.PAUSED
-        if self._box is not None and paused:
-            self._leave(self._box.pause_flag.touch)
-        elif self._box is not None:
-            self._leave(partial(self._box.pause_flag.unlink, missing_ok=True))
+        if self._channel is not None and paused:
+            self._leave(self._channel.pause_flag.touch)
+        elif self._channel is not None:
+            self._leave(partial(self._channel.pause_flag.unlink, missing_ok=True))
         for workers in (self._workers, self._extra):
             if isinstance(workers, Workers):
                 workers.rest(paused)
@@ -305,7 +309,7 @@ class Background:
     def _dismiss(self) -> None:
         with self._turn:
             ended = self._workers, self._extra
-            self._workers = self._extra = self._box = None
+            self._workers = self._extra = self._channel = None
         for workers in ended:
             if isinstance(workers, Workers):
                 workers.terminate()

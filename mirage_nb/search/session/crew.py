@@ -118,7 +118,7 @@ class Crew:
         """Read what workers posted, and end those that hang: their tasks are begun again."""
         now = time.monotonic()
         for future, entry in self._open.items():
-            found = entry.task.mailbox.collect(entry.task.index, entry.memo)
+            found = entry.task.channel.collect(entry.task.index, entry.memo)
             if found is not None:
                 self._overseer.posted(entry.task, found)
             if found is not None or not future.running() or paused:

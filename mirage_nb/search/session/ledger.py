@@ -18,12 +18,13 @@ from mirage_nb.search.saturation.events import Prefix
 from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
 from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State
 from mirage_nb.search.space import Configuration
-from mirage_nb.typed import typed
 from mirage_nb.verify.verdict import Verdict
 
 T = TypeVar("T")
 
 KEPT_CANDIDATES = 200
+TOGETHER = 5
+"""Configurations left out for one reason that are told in one sentence."""
 KEPT_PREFIXES = 2000
 KEPT_REASONS = 4
 KEPT_REJECTED = 100
@@ -91,6 +92,11 @@ class Ledger:
         self.why = ""
         self.kept = len(self._agenda) - len(self.missing)
         return self.missing
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether the program itself was ever searched, not only pieces of it."""
+        return not all(c.piece for c in self._held)
 
     @property
     def missing(self) -> tuple[Configuration, ...]:
@@ -233,7 +239,6 @@ class Ledger:
         first = {c.digest: c for c in reversed([*self._all()]) if c.digest not in self._dropped}
         return {digest: self._as_known(candidate) for digest, candidate in first.items()}
 
-    @typed
     def find(self, start: str) -> Candidate:
         """The candidate, excluded or not, whose digest begins like that. Raises OptionError unless there is one."""
         found = [candidate for digest, candidate in self.all.items() if digest.startswith(start)]
@@ -299,7 +304,7 @@ class Ledger:
         """The state now."""
         held = self._ordered()
         done = sum(map(self.is_done, self._agenda))
-        cut = self._cut()
+        cut = self._cut(seconds)
         ranked = self.ranked()
         pinned = [c for c in ranked[KEPT_CANDIDATES:] if c.digest in self._pinned]
         return Snapshot(
@@ -352,13 +357,23 @@ class Ledger:
             found.setdefault(one.digest, one)
         return tuple(found.values())[:KEPT_REJECTED]
 
-    def _cut(self) -> tuple[str, ...]:
-        """What was not searched, in the order of configurations; the session's own reasons come last."""
+    def _cut(self, seconds: float) -> tuple[str, ...]:
+        """What was not searched, in the order of configurations; then those that were left out, many of them in one
+        sentence, and the session's own reasons."""
         found: list[str] = []
+        alike: dict[str, list[Configuration]] = {}
         for configuration in self._agenda:
             held = self._held.get(configuration)
             found.extend(held.cut if held is not None else ())
-            found.extend(self._left_out.get(configuration, ()))
+            for why in self._left_out.get(configuration, ()):
+                alike.setdefault(why.removeprefix(f"{configuration}: "), []).append(configuration)
+        done = len(self._agenda) - len(self.missing)
+        for reason, left in alike.items():
+            if len(left) < TOGETHER:
+                found.extend(f"{configuration}: {reason}" for configuration in left)
+                continue
+            pace = f"; at the pace of the {done} before some {seconds / done * len(left):,.0f} s more" if done else ""
+            found.append(f"{len(left)} of {len(self._agenda)} configurations, from {left[0]} on: {reason}{pace}")
         return tuple(dict.fromkeys([*found, *self._left_out.get(None, ())]))
 
 

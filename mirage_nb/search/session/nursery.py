@@ -36,8 +36,10 @@ OWNER_SECONDS = 2.0
 """How often a process looks for its owner: a fork of the owner may hold the socket as well."""
 IDLE_SECONDS = 60.0
 """How long a nursery without workers stays."""
+QUIET_SECONDS = 0.1
 LATER = ("mirage_nb.verify.reals.exact", "mirage_nb.verify.tiles")
-"""What verification loads when it is needed, imported once the first worker is there: nobody waits for it."""
+"""What verification loads when it is needed, imported once there are workers and nobody has asked for one for so long:
+those of a session are wanted one after the other, and nobody waits for it."""
 FIRST_DESCRIPTOR = 3
 """Those below are standard streams; an interpreter that was started without them would give their numbers away."""
 KILLED = -signal.SIGKILL
@@ -70,14 +72,26 @@ class Nursery:
         if module.startswith("mirage_nb."):
             self._modules[module] = None
 
+    def begin(self) -> None:
+        """Start the process, and have it import what workers will call; nobody waits for that.
+
+        Raises:
+            OSError, SearchError: it does not start.
+        """
+        with self._turn:
+            try:
+                self._there(_path()).send(tuple(self._modules))
+            except (BrokenPipeError, ConnectionResetError):  # it had ended meanwhile
+                self._close()
+                self._there(_path()).send(tuple(self._modules))
+
     def fork(self, link: int, complaints: int, niceness: int) -> int:
         """A new worker, head of a group of its own, that serves this socket and writes its last words there.
 
         Raises:
             OSError, EOFError: it does not start.
         """
-        path = tuple(entry or os.getcwd() for entry in sys.path)
-        wanted = Wanted(tuple(self._modules), niceness, path, _folder(), worker_environment())
+        wanted = Wanted(tuple(self._modules), niceness, _path(), _folder(), worker_environment())
         with self._turn:
             try:
                 return self._forked(wanted, link, complaints)
@@ -154,6 +168,10 @@ def pair() -> tuple[int, int]:
         return first, second
 
 
+def _path() -> tuple[str, ...]:
+    return tuple(entry or os.getcwd() for entry in sys.path)
+
+
 def _folder() -> str:
     """Where relative paths begin; empty if that folder is gone."""
     try:
@@ -167,8 +185,13 @@ def tend(descriptor: int, owner: int) -> tuple[Connection, int, int]:
     nursery, link = os.getpid(), Connection(descriptor)
     workers: set[int] = set()
     idle = 0.0
+    later: tuple[str, ...] = ()
+    left: tuple[str, ...] = LATER
     while os.getppid() == owner and idle < IDLE_SECONDS:
-        if not link.poll(OWNER_SECONDS):
+        if not link.poll(QUIET_SECONDS if later else OWNER_SECONDS):
+            if later:
+                _prepare(later)
+                later = ()
             idle = 0.0 if workers else idle + OWNER_SECONDS
             continue
         idle = 0.0
@@ -176,6 +199,9 @@ def tend(descriptor: int, owner: int) -> tuple[Connection, int, int]:
             wanted = link.recv()
             if isinstance(wanted, int):
                 link.send(_status(wanted, workers))
+                continue
+            if isinstance(wanted, tuple):
+                _prepare(wanted)
                 continue
             served, complaints = recv_handle(link), recv_handle(link)
         except (OSError, EOFError):
@@ -198,7 +224,7 @@ def tend(descriptor: int, owner: int) -> tuple[Connection, int, int]:
         if isinstance(answer, int):
             workers.add(answer)
         link.send(answer)
-        _prepare(LATER)
+        later, left = later or left, ()
     sys.exit()
 
 

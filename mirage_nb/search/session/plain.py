@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import json
 import math
-import types
-import typing
 from collections.abc import Mapping, MutableMapping
 from typing import Any, TypeVar
 
@@ -22,6 +19,7 @@ from mirage_nb.errors import FormatError, MirageError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.fields import shown
 from mirage_nb.ir.jsonform import parse_json, to_plain
+from mirage_nb.records import Records
 
 T = TypeVar("T")
 
@@ -29,7 +27,7 @@ SCHEMA = "mirage_nb"
 VERSION = 1
 MAX_TEXT = 64_000_000
 """Characters; a configuration's whole result takes about half a million."""
-MAX_WHOLE = 2**64
+MAX_WHOLE = 2**64 - 1
 ODD_NUMBERS = ("inf", "-inf", "nan")
 
 Memo = MutableMapping[str, KernelGraph]
@@ -114,73 +112,29 @@ class _Writer:
         return place
 
 
-class _Reader:
-    """Reads values by the annotations of their fields."""
+class _Reader(Records):
+    """Reads values by the annotations of their fields, and graphs from the table."""
+
+    error, limits = FormatError, (-MAX_WHOLE, MAX_WHOLE)
 
     def __init__(self, graphs: list[Any], memo: Memo) -> None:
         self._texts = graphs
         self._memo = memo
 
     def value(self, kind: Any, plain: Any, where: str) -> Any:
-        if kind is KernelGraph:
-            return self._graph(plain, where)
-        if kind is float and isinstance(plain, int | float | str) and not isinstance(plain, bool):
-            return _float(plain, where)
-        if kind in (int, str, bool, type(None)):
-            if type(plain) is not kind:
-                raise FormatError(f"{where}: {shown(plain)} is not of type {kind.__name__}")
-            if kind is int and abs(plain) > MAX_WHOLE:
-                raise FormatError(f"{where}: a number beyond 2^64")
-            return plain
-        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-        if origin is types.UnionType:
-            (inner,) = (a for a in arguments if a is not type(None))
-            return None if plain is None else self.value(inner, plain, where)
-        if origin is tuple:
-            return self._tuple(arguments, plain, where)
-        if origin is frozenset:
-            return frozenset(self.value(arguments[0], item, where) for item in _list(plain, where))
-        if origin is not None and issubclass(origin, Mapping):
-            return self._mapping(arguments, plain, where)
+        """A graph is its place in the table."""
+        return self._graph(plain, where) if kind is KernelGraph else super().value(kind, plain, where)
+
+    def leaf(self, kind: Any, plain: Any, where: str) -> Any:
+        """One of several names, or what JSON has; floats that it does not have are texts."""
+        if kind is float and plain in ODD_NUMBERS:
+            return float(plain)
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
             try:
                 return kind(plain)
             except ValueError as error:
                 raise FormatError(f"{where}: no {kind.__name__} is {shown(plain)}") from error
-        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            return self._record(kind, plain, where)
-        raise FormatError(f"{where}: {shown(plain)} cannot be read as {kind}")
-
-    def _record(self, kind: Any, plain: Any, where: str) -> Any:
-        if not isinstance(plain, dict):
-            raise FormatError(f"{where}: {shown(plain)} is not an object")
-        annotations = _annotations(kind)
-        needed = {f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING}
-        for key in needed - plain.keys():
-            raise FormatError(f"{where} needs {key!r}")
-        for key in plain.keys() - annotations.keys():
-            raise FormatError(f"{where} has no {shown(key)}")
-        return kind(**{key: self.value(annotations[key], item, f"{where}.{key}") for key, item in plain.items()})
-
-    def _tuple(self, arguments: tuple[Any, ...], plain: Any, where: str) -> tuple[Any, ...]:
-        items = _list(plain, where)
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return tuple(self.value(arguments[0], item, where) for item in items)
-        if len(items) != len(arguments):
-            raise FormatError(f"{where}: {len(items)} entries instead of {len(arguments)}")
-        return tuple(self.value(kind, item, where) for kind, item in zip(arguments, items, strict=True))
-
-    def _mapping(self, arguments: tuple[Any, ...], plain: Any, where: str) -> dict[Any, Any]:
-        """An object, or a list of pairs where keys are no texts."""
-        pairs = plain.items() if isinstance(plain, dict) else [self._pair(item, where) for item in _list(plain, where)]
-        key, item = arguments
-        return {self.value(key, k, where): self.value(item, v, where) for k, v in pairs}
-
-    def _pair(self, plain: Any, where: str) -> tuple[Any, Any]:
-        items = _list(plain, where)
-        if len(items) != 2:
-            raise FormatError(f"{where}: {shown(plain)} is not a pair")
-        return items[0], items[1]
+        return super().leaf(kind, plain, where)
 
     def _graph(self, plain: Any, where: str) -> KernelGraph:
         if type(plain) is not int or not 0 <= plain < len(self._texts):
@@ -197,23 +151,3 @@ class _Reader:
             except MirageError as error:
                 raise FormatError(f"graph {plain}: {error.message}") from error
         return known
-
-
-@functools.cache
-def _annotations(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _float(plain: int | float | str, where: str) -> float:
-    if isinstance(plain, str) and plain not in ODD_NUMBERS:
-        raise FormatError(f"{where}: {shown(plain)} is not a number")
-    try:
-        return float(plain)
-    except OverflowError as error:
-        raise FormatError(f"{where}: a number of {len(str(plain))} digits") from error
-
-
-def _list(plain: Any, where: str) -> list[Any]:
-    if not isinstance(plain, list):
-        raise FormatError(f"{where}: {shown(plain)} is not a list")
-    return plain

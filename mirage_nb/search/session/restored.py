@@ -8,6 +8,7 @@ trials at its own shape, never on the word of the small pair that lies beside it
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,17 +33,24 @@ MAX_STEPS, MAX_ELEMENTS = 20_000, 2**24
 """What a trial may take here (see `verify.fields.work`): a file may hold graphs that take minutes each."""
 LIMIT_SECONDS = 60.0
 """What a worker may take for one muGraph."""
+PAIRS = 64
+"""Small pairs whose verdicts are kept by who found them."""
 
 
 def look_again(session: SearchSession, seconds: float | None = None) -> None:
-    """Verify what is as stored, the best first: for so many seconds in this thread, or all of it by workers.
+    """Verify what is as stored, the best first: for so many seconds in this thread, or by workers until the search is
+    over.
 
     Raises Stopped as `call_all` does.
     """
     left = session.unjudged()
     arguments = [(session.program, candidate) for candidate in left]
     if seconds is None:
-        for number, future in session.call_all(verified_again, arguments, seconds=LIMIT_SECONDS) if left else ():
+        ends = session.search_ends
+        calls = session.call_all(verified_again, arguments, seconds=LIMIT_SECONDS, until=ends) if left else ()
+        for number, future in calls:
+            if time.monotonic() > ends:
+                return
             session.judge(left[number], _outcome(left[number], future.result))
         return
     until = time.monotonic() + seconds
@@ -87,7 +95,7 @@ def verified_again(program: KernelGraph, candidate: Candidate) -> Verdict:
     order = tuple(range(len(program.outputs)))  # a kernel writes its outputs in the program's order
     proof = prove(program, graph, seconds=PROOF_SECONDS, outputs=order)
     pair = candidate.small or (program, graph)
-    tried = verify(*pair) if _is_quick(*pair) else candidate.verdict
+    tried = _tried(*pair) if _is_quick(*pair) else candidate.verdict
     if isinstance(proof, Proof):
         return tried if candidate.small and tried.kind is VerdictKind.FIELD else lifted(_unless_wrong(tried), proof)
     if not _is_quick(program, graph):
@@ -96,6 +104,12 @@ def verified_again(program: KernelGraph, candidate: Candidate) -> Verdict:
     if real.accepted and real.outputs not in ((), order):
         return replace(real, kind=VerdictKind.REFUTED, note="its outputs are in another order")
     return tried if real.accepted and tried.kind is VerdictKind.FIELD else real
+
+
+@functools.lru_cache(maxsize=PAIRS)
+def _tried(program: KernelGraph, graph: KernelGraph) -> Verdict:
+    """Instances of one structure share their small pair."""
+    return verify(program, graph)
 
 
 def _unless_wrong(tried: Verdict) -> Verdict:

@@ -11,6 +11,7 @@ one that goes on after it. What follows the search can have functions called by 
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ from mirage_nb.search import EFFORTS, Budget, Configuration, prepare
 from mirage_nb.search.explain import why_nothing
 from mirage_nb.search.session.allowance import Allowance, Reserve, Todo, idle, nothing_kept
 from mirage_nb.search.session.background import LIVE, Background
+from mirage_nb.search.session.channel import Moment
 from mirage_nb.search.session.checkpoint import Checkpoint, Recorder
 from mirage_nb.search.session.crew import Crew, failure
 from mirage_nb.search.session.crew import Stopped as Stopped
@@ -31,7 +33,6 @@ from mirage_nb.search.session.crew import internal_error as internal_error
 from mirage_nb.search.session.findings import Bounds, Explored, Findings, raised
 from mirage_nb.search.session.findings import effort_budget as effort_budget
 from mirage_nb.search.session.ledger import Facts, Ledger
-from mirage_nb.search.session.mailbox import Moment
 from mirage_nb.search.session.piecewise import IN_PIECES_ONLY, WORTH_CUTTING, Made, Pieces, explorable, is_large
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.search.session.restored import as_stored, look_again
@@ -116,6 +117,11 @@ class SearchSession(Background):
     def left(self) -> float:
         """Seconds of that limit that are left; infinite without one."""
         return self._allowed.left
+
+    @property
+    def search_ends(self) -> float:
+        """When the search is over, by the clock (`time.monotonic`)."""
+        return math.inf if self._allowed.search_ends is None else self._allowed.search_ends.ticks
 
     @property
     def budget(self) -> Budget:
@@ -211,7 +217,7 @@ class SearchSession(Background):
             raise SearchError(f"not finished after {timeout:g} s", hint=hint)
         last = self.snapshot()
         if last.state is State.FAILED:
-            raise SearchError(last.messages[-1])
+            raise SearchError(self.failure)
         return last
 
     def snapshot(self) -> Snapshot:
@@ -334,11 +340,11 @@ class SearchSession(Background):
         self._tell_deadline()
 
     def _tell_deadline(self) -> None:
-        if self._box is not None:
-            self._leave(partial(self._box.move_deadline, self._allowed.search_ends))
+        if self._channel is not None:
+            self._leave(partial(self._channel.move_deadline, self._allowed.search_ends))
 
     def _rested(self, seconds: float) -> None:
-        """A pause is no time of the session."""
+        """So many seconds, of a pause or of reading, are none of the session's."""
         self._allowed.rested(seconds)
         self._tell_deadline()
 
@@ -347,12 +353,14 @@ class SearchSession(Background):
         if self._restored:
             return
         self._restored = True
+        began = time.monotonic()
         facts, ended = as_stored(*self._recorder.restore())
         with self._turn:
             self._ledger.restore(facts)
             for found in ended:
                 self._ledger.take(found)
-            self._seconds += facts.seconds
+            self._seconds += (counted := self._allowed.counted(facts.seconds))
+            self._rested(time.monotonic() - began - counted)
             self._first = facts.first_seconds
 
     def _agenda(self) -> list[Task]:
@@ -360,7 +368,7 @@ class SearchSession(Background):
         with self._turn:
             self._extended = False
             bounds = self.bounds
-        whole = not self._allowed.search_is_over
+        whole = self._ledger.has_whole or not self._allowed.search_is_over
         self._programs = dict(explorable(self.program, self._pieces, bounds, self.seed, self.tell, whole))
         with self._turn:
             missing = self._ledger.open(tuple(self._programs), bounds)
@@ -373,11 +381,11 @@ class SearchSession(Background):
         return tasks
 
     def _task(self, configuration: Configuration) -> Task:
-        assert self._box is not None
+        assert self._channel is not None
         return Task(
             index=next(self._numbers), program=self._programs[configuration], configuration=configuration,
             bounds=self.bounds, target=self.target, seed=self.seed,
-            deadline=self._allowed.search_ends, mailbox=self._box,
+            deadline=self._allowed.search_ends, channel=self._channel,
         )  # fmt: skip
 
     def _make_wholes(self) -> None:
@@ -394,9 +402,9 @@ class SearchSession(Background):
         """Explore in this thread for a moment; returns the tasks that are left."""
         until = Moment.after(HEAD_START_SECONDS)
         for number, task in enumerate(tasks):
-            if until.is_past or not self.proceed():
-                return list(tasks[number:])
             own = until if task.deadline is None or task.deadline.ticks > until.ticks else task.deadline
+            if own.is_past or not self.proceed():
+                return list(tasks[number:])
             try:
                 found = explore(replace(task, deadline=own), partial(self.posted, task))
             except Exception as error:  # noqa: BLE001  # one broken configuration must not lose the others
@@ -416,7 +424,7 @@ class SearchSession(Background):
             crew.step(TICK_SECONDS, again=stopped_at is None, paused=self._state is State.PAUSED)
             if stopped_at is not None:
                 continue
-            if self._renew_box():
+            if self._renew_channel():
                 before |= begun  # where the folder is missed the work is given up
             if self._is_over():
                 stopped_at = time.monotonic()
@@ -433,12 +441,12 @@ class SearchSession(Background):
                 crew.begin(tasks)
         crew.recall()
 
-    def _renew_box(self) -> bool:
+    def _renew_channel(self) -> bool:
         """Make the folder again if somebody has swept it away; whether that was so."""
         with self._turn:
-            if self._box is None or self._box.folder.exists():
+            if self._channel is None or self._channel.folder.exists():
                 return False
-            self._leave(partial(self._box.folder.mkdir, mode=0o700, parents=True))
+            self._leave(partial(self._channel.folder.mkdir, mode=0o700, parents=True))
             self._rest()
             self._tell_deadline()
             return True

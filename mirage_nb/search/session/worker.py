@@ -2,7 +2,7 @@
 
 A `Task` goes in, an `Explored` comes out; both are picklable, so any `concurrent.futures.Executor` can
 carry them. On the way the worker posts what it has (`Findings`, as JSON) and looks for two flags in the session's
-folder (`Mailbox`). Where the folder cannot be reached (a cluster) the task still runs, unobserved.
+folder (`Channel`). Where the folder cannot be reached (a cluster) the task still runs, unobserved.
 Invariant: a task gives the same findings wherever and however often it runs to its end.
 """
 
@@ -26,8 +26,8 @@ from mirage_nb.search import (
 )
 from mirage_nb.search.assemble import drafts
 from mirage_nb.search.saturation.events import Counts
+from mirage_nb.search.session.channel import Channel, Moment
 from mirage_nb.search.session.findings import Bounds, Explored, Findings
-from mirage_nb.search.session.mailbox import Mailbox, Moment
 from mirage_nb.search.session.progress import Candidate, Rejected
 from mirage_nb.search.sizes.instantiate import poor_axes
 from mirage_nb.search.space import of_piece
@@ -61,7 +61,7 @@ class Task:
     target: Target
     seed: int
     deadline: Moment | None
-    mailbox: Mailbox
+    channel: Channel
 
     @property
     def seconds(self) -> float:
@@ -77,7 +77,7 @@ class Watch:
         self._looked = 0.0
         self._stop = False
         self._deadline = task.deadline
-        self._observed = task.mailbox.folder.exists()
+        self._observed = task.channel.folder.exists()
 
     def stopped(self) -> bool:
         """Whether to give up; sleeps while the session is paused."""
@@ -85,13 +85,13 @@ class Watch:
         if self._stop or now - self._looked < POLL_SECONDS:
             return self._stop
         self._looked = now
-        box = self._task.mailbox
-        while box.pause_flag.exists() and not box.stop_flag.exists():
+        channel = self._task.channel
+        while channel.pause_flag.exists() and not channel.stop_flag.exists():
             time.sleep(POLL_SECONDS)
         if self._is_late():
-            self._deadline = box.deadline(self._deadline)
-        orphaned = self._observed and not box.folder.exists()
-        self._stop = self._is_late() or orphaned or box.stop_flag.exists()
+            self._deadline = channel.deadline(self._deadline)
+        orphaned = self._observed and not channel.folder.exists()
+        self._stop = self._is_late() or orphaned or channel.stop_flag.exists()
         return self._stop
 
     def _is_late(self) -> bool:
@@ -102,9 +102,9 @@ def explore(task: Task, post: Callable[[Findings], None] | None = None) -> Explo
     """Work through one configuration; ends early, and says so, when stopped or late.
 
     Args:
-        post: takes the findings so far, a few times a second; default: the task's mailbox.
+        post: takes the findings so far, a few times a second; default: the task's channel.
     """
-    return _Exploration(task, post or partial(task.mailbox.post, task.index, written={})).run()
+    return _Exploration(task, post or partial(task.channel.post, task.index, written={})).run()
 
 
 class _Exploration:
@@ -133,7 +133,7 @@ class _Exploration:
             effort, budget = of_piece(effort, budget)
         result = run_configuration(prepared, task.configuration, effort, budget, self._report, self._watch.stopped)
         self._counts, self._structures = result.counts, len(result.structures)
-        looked_at = 0
+        looked_at, began = 0, time.thread_time()
         for structure in result.structures:
             if self._watch.stopped() or time.thread_time() - self._started > task.seconds:
                 break
@@ -142,7 +142,9 @@ class _Exploration:
             self._tell(first=looked_at == 1)
         cut, reached = result.cut, result.reached
         if looked_at < self._structures:
-            cut = (*cut, f"{task.configuration}: {looked_at} of {self._structures} muGraphs were verified in time")
+            told = f"{looked_at:,} of {self._structures:,} muGraphs were verified in time"
+            left = (time.thread_time() - began) / looked_at * (self._structures - looked_at) if looked_at else 0
+            cut = (*cut, f"{task.configuration}: {told}{f'; the others take some {left:,.0f} s' if left else ''}")
             reached = reached | {"seconds"}
         return Explored(
             configuration=task.configuration,

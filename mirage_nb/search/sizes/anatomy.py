@@ -25,6 +25,7 @@ from mirage_nb.tile.bodies import Body, find_body
 from mirage_nb.tile.order import find_chains, groups
 from mirage_nb.tile.placement import Place, Placement, StepKind, place
 from mirage_nb.tile.products import ProductBlock
+from mirage_nb.tile.scales import scaled_tiles
 from mirage_nb.tile.sketch import MATMULS, VIEWS, Node, Sketch, sketch_of
 
 Numbers = npt.NDArray[np.float64]
@@ -248,6 +249,11 @@ class Outline:
     def body(self) -> Body | None:
         """The loop body, if it might stay with them."""
         return find_body(self.sketch)
+
+    @cached_property
+    def scaled(self) -> frozenset[int]:
+        """The tiles that are divided in every iteration, where what is written divides the rows of a product."""
+        return scaled_tiles(self.block)
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:

@@ -32,6 +32,8 @@ SPLITS = (1, 4, 16, 64)
 """Blocks along an axis whose parts a second kernel sums up."""
 RESULT_US = 0.1
 """One more tensor that is written: of two ways to join operators, the one that stores less."""
+NEAR_US = 0.5
+"""Less between two estimates says nothing: attention of 32 heads at 18.4 and 18.7 took 24.5 and 22.8 us on an H200."""
 KNOWN = 4096
 
 Numbers = npt.NDArray[np.float64]
@@ -65,9 +67,9 @@ def coarse_us(prepared: Prepared, target: Target, constants: Constants = FITTED)
 
 
 def two_pay(prepared: Prepared, target: Target) -> bool:
-    """Whether two kernels, the second of which sums up what the first one leaves, are estimated faster than one."""
+    """Whether two kernels, the second of which sums up what the first one leaves, are estimated as fast as one."""
     one, two = _one_or_two_us(prepared, target, FITTED)
-    return two < one
+    return two < one + NEAR_US
 
 
 @lru_cache(maxsize=KNOWN)

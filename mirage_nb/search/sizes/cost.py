@@ -38,7 +38,7 @@ from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.traffic import Copies, Traffic, copies, traffic
 from mirage_nb.search.sizes.work import Work, held_in_registers, held_work, work
 from mirage_nb.targets import Target
-from mirage_nb.tile.rules import RESERVED_BYTES
+from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
 
 Chosen = npt.NDArray[np.intp]
 Numbered = TypeVar("Numbered", Copies, Traffic, Work, Registers, Memory)
@@ -134,14 +134,14 @@ def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
     """The block of a kernel."""
     spent = work(tiles, target, constants)
     registers = registers_of(tiles)
-    held, loaded = held_in_registers(tiles)
-    if held.any():
-        registers = registers.holding(held, loaded)
-        spent.late = np.where(held, held_work(tiles, target, constants), spent.late)
+    held = held_in_registers(tiles)
+    if held.fits.any():
+        registers = registers.holding(held.fits, held.registers)
+        spent.late = np.where(held.fits, held_work(tiles, held.rounds, target, constants), spent.late)
     blocks = tiles.sizes.total_blocks()
     copied = copies(tiles, target, constants)
     # Vectors as wide as can be: what counts is their bytes.
-    copied = replace(copied, us_once=np.where(held, 0.0, copied.us_once))
+    copied = replace(copied, us_once=np.where(held.rows, 0.0, copied.us_once))
     warps = {variant.warps for variant in (DEFAULT_VARIANT, *(OTHER_VARIANTS if tiles.chained else ()))}
     return Block(
         copied,
@@ -151,7 +151,7 @@ def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
         blocks,
         tiles.sizes.loop,
         {count: memory(tiles, copied.bulk, count) for count in warps},
-        ~held,
+        ~held.fits,
     )
 
 
@@ -214,13 +214,17 @@ def _wave(
     # The ring fills during the work before the loop; then copies wait for it.
     waiting = np.maximum(early - depth * moving / loop, 0.0)
     longest: Numbers = np.maximum(moving + waiting, before + early + (loop - 1) * looped)
-    alone = constants.latency_us + looped + spent.late * slowed
+    begun = np.where(block.staged, 0.0, sharing * constants.begin_us)
+    alone = constants.latency_us + looped + spent.late * slowed + begun
     # Blocks that hold their tiles come one by one, and ask for theirs while others compute.
     return alone + longest, np.where(block.staged, alone + longest, np.maximum(alone, longest))
 
 
 def start_us(tiles: Tiles, target: Target, constants: Constants) -> float:
     """Microseconds until a kernel asks for its first tile; those until the first one arrives are not among them."""
+    streams = any(read.streamed for read in tiles.outline.reads.values())
+    if tiles.outline.follows and not streams and target.capability >= CAPABILITY:
+        return constants.early_us
     return target.start_us - constants.latency_us + (constants.follow_us if tiles.outline.follows else 0.0)
 
 
@@ -244,3 +248,17 @@ def estimate(
         memory, least = (np.where(roles.able, roles.memory, nbytes) for nbytes in (memory, least))
     us = start_us(tiles, target, constants) + us
     return Estimates(us, moved.device, moved.block * block.blocks, memory, least, block.blocks)
+
+
+def best_variant(tiles: Tiles, target: Target, constants: Constants = FITTED) -> tuple[float, Variant]:
+    """The variant in which a kernel at one choice of sizes is estimated fastest, and the microseconds that it saves."""
+    roles = with_roles(tiles, target, constants, np.zeros(tiles.shape)) if tiles.chained else None
+    if not tiles.chained or (roles is not None and roles.able.any()):
+        return 0.0, DEFAULT_VARIANT
+    block = block_of(tiles, target, constants)
+    able = [v for v in OTHER_VARIANTS if fits(block.registers, block.copies.bulk, v, target).all()]
+    variants = (DEFAULT_VARIANT, *able)
+    us = run(block, variants, target, constants).us[:, 0]
+    us /= np.where([variant.wide for variant in variants], constants.wide_speedup, 1.0)
+    best = int(us.argmin())
+    return float(us[0] - us[best]), variants[best]

@@ -16,6 +16,7 @@ from mirage_nb.ir.legality import alive
 from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
+from mirage_nb.tile.program import GROUP
 from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
 
 REGISTERS = 48
@@ -58,8 +59,8 @@ def live(tiles: Tiles) -> Numbers:
 @dataclass(frozen=True, slots=True)
 class Registers:
     """What a block has in registers: elements of all accumulators, of those that have the axis of the loop, and of the
-    widest value of a warp-private body; where there is such a body, where its results are saved from registers, how
-    many fragments lie below each other."""
+    widest value of a warp-private body; where there is such a body, where its results are saved from registers if
+    every warp has rows of its own, how many fragments lie below each other."""
 
     accumulated: Numbers
     along: Numbers
@@ -84,7 +85,9 @@ def registers_of(tiles: Tiles) -> Registers:
             along = along + tiles.elements[index] if index in keyed else along
         elif part is Part.PRIVATE:
             widest = np.maximum(widest, tiles.elements[index])
-    return Registers(accumulated, along, widest, tiles.body.able, tiles.body.direct, tiles.body.fragments)
+    fragments, few = tiles.body.fragments, tiles.private_on(GROUP)
+    direct = np.where(fragments == GROUP, few.direct, tiles.body.direct)
+    return Registers(accumulated, along, widest, tiles.body.able, direct, fragments)
 
 
 def registers_per_thread(held: Registers, variants: Sequence[Variant]) -> Numbers:

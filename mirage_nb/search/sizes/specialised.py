@@ -31,12 +31,12 @@ from mirage_nb.tile.shared import CHUNK_BYTES, PATTERN_ROWS
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What a block does at a point: products of rows x columns of a type, `depth` summed elements each, and `more`
-    steps behind them. cycles: of one of f32 or f64, for a summed element; stage: bytes of a step; stages: of the ring;
-    rest: bytes of second pieces and of held operands."""
+    """What a block does at a point: products of rows x columns of a type (those of low rank count by their columns),
+    `depth` summed elements each, and `more` steps behind them. cycles: of one of f32 or f64, for a summed element;
+    stage: bytes of a step; stages: of the ring; rest: bytes of second pieces and of held operands."""
 
     dtype: DType
-    products: int
+    products: Numbers | int
     rows: Numbers
     columns: Numbers
     depth: Numbers
@@ -87,9 +87,14 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
     ranks, once = _held(tiles, made)
     if len(ranks) > 1:
         return None
-    for _, factors in made.added.values():
-        able = able & _fits(tiles, factors.left, rules.step(dtype.size))
-        able = able & _fits(tiles, factors.right, rules.step(dtype.size))
+    for operand in {o for added in made.added.values() for o, _ in added.held} | {f.right for f in made.low.values()}:
+        able = able & _fits(tiles, operand, rules.step(dtype.size))
+    low = made.low_columns(max(ranks, default=0))
+    for factors in made.low.values():
+        moved = tiles.outline.read_by(factors.right.attrs)
+        lines = np.full(tiles.shape, float(rules.STEP if factors.right.axes[-1] == RANK else low))
+        streamed[moved.tensor, moved.extents] = _panels(lines, dtype)
+    able = able & rules.low_fits(rows, columns, len(made.sums), len(made.low) * low)
     main = rows - rules.few(rows)
     able = able & rules.fits(rows, columns, depth, len(made.sums), dtype.size, apart(target.precision, dtype))
     able &= depth == rules.step(dtype.size) * tiles.sizes.loop  # stages are alike: one loop says it all
@@ -103,7 +108,8 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
     if not able.any():
         return None
     more = sum(-(-rank // rules.step(dtype.size)) for rank in ranks)
-    turn = _Turn(dtype, len(made.factors), rows, columns, depth, more, cycles, stage, stages, rest)
+    products = len(made.factors) + len(made.low) * low / columns
+    turn = _Turn(dtype, products, rows, columns, depth, more, cycles, stage, stages, rest)
     return _timed(tiles, target, constants, able, turn, device)
 
 
@@ -124,15 +130,18 @@ def _fits(tiles: Tiles, operand: Operand, step: int) -> Truths:
 
 
 def _held(tiles: Tiles, made: ProductBlock) -> tuple[set[int], Numbers | float]:
-    """What products of held matrices sum; bytes of their operands."""
+    """What products behind the loop sum; bytes of their held operands."""
     ranks = set[int]()
     panels: dict[object, Numbers] = {}
-    for _, factors in made.added.values():
-        for operand, axis in ((factors.left, ROWS), (factors.right, COLUMNS)):
+    for added in made.added.values():
+        for operand, axis in added.held:
             moved = tiles.outline.read_by(operand.attrs)
             name = moved.extents[operand.axes.index(RANK)]
-            ranks.add(1 if name is None else name.whole(tiles.sizes))
-            panels[moved.tensor, moved.extents] = _panels(_along(tiles, operand, axis), made.dtype)
+            rank = 1 if name is None else name.whole(tiles.sizes)
+            ranks.add(rank)
+            nbytes = _panels(_along(tiles, operand, axis), made.dtype)
+            low = made.low_columns(rank) if operand.axes[0] == RANK else 0
+            panels[moved.tensor, moved.extents] = nbytes * (low or rules.STEP) / rules.STEP
     return ranks, sum(panels.values(), 0.0)
 
 

@@ -35,7 +35,7 @@ from mirage_nb.search.sizes.rows import Rows, rows
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.tile.bodies import split
 from mirage_nb.tile.boxes import Boxes, boxes
-from mirage_nb.tile.held import VECTOR_BYTES
+from mirage_nb.tile.register_resident import VECTOR_BYTES
 from mirage_nb.tile.shared import worth_having_early
 from mirage_nb.tile.sharing import ROW_TILE, SUM_BYTES
 

@@ -74,18 +74,17 @@ class Traffic:
     def us(self, running: Numbers, blocks: Numbers, target: Target, constants: Constants) -> Numbers:
         """What device memory and L2 need for `running` of all `blocks`.
 
-        What several blocks read goes from one half of L2 to the other, too, unless it is so small that every
-        multiprocessor keeps it. Tensors that exceed L2 are gone when the next wave reads them again.
+        What several blocks read goes from one half of L2 to the other once, too, and stays there, unless it is so
+        small that every multiprocessor keeps it. Tensors that exceed L2 are gone when the next wave reads them again.
         """
-        once = self.device * running / blocks
-        parts = list(zip(self.own, self.whole, strict=True))
-        none = np.zeros(np.shape(running))
-        again = sum((np.minimum(whole, own * running) for own, whole in parts), none)
-        crossing: Numbers = np.where(self.device > target.l2_bytes, np.maximum(once, again), once)
-        moved = self.block * running
-        kept = target.shared_per_multiprocessor
-        near = sum((np.where(whole <= kept, own, 0.0) * running for own, whole in parts), none)
-        shared = np.minimum(np.maximum(moved - near - crossing, 0.0), crossing)
+        share, large = running / blocks, self.device > target.l2_bytes
+        once, touched, shared = self.device * share, np.zeros(np.shape(running)), np.zeros(np.shape(running))
+        for own, whole in zip(self.own, self.whole, strict=True):
+            some = np.minimum(whole, own * running)
+            touched, first = touched + some, np.where(large, some, whole * share)
+            again = np.minimum(np.maximum(own * running - first, 0.0), first)
+            shared = shared + np.where(whole <= target.shared_per_multiprocessor, 0.0, again)
+        crossing, moved = np.where(large, np.maximum(once, touched), once), self.block * running
         longest: Numbers = np.maximum(crossing + shared / constants.far_speedup, moved / constants.l2_speedup)
         return longest / (target.device_bandwidth * 1e3)
 

@@ -1,8 +1,9 @@
 """What the threads of a block have to do: products, passes over tiles, reductions, barriers.
 
 In: the tiles of a kernel at many sizes. Out: `Work`, the microseconds of one iteration, of what comes before the loop
-and of what comes after it; where a block holds its tiles in registers by the rules of `tile.held`, and what it does
-then. What hangs over the end of an axis is computed like everything else, and what zeros there would spoil is masked.
+and of what comes after it; where a block holds its tiles in registers by the rules of `tile.register_resident`, and
+what it does then. What hangs over the end of an axis is computed like everything else, and what zeros there would spoil
+is masked.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +20,8 @@ from mirage_nb.search.sizes.anatomy import WARPS, Cell, Moved, Numbers, Part, Tr
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.tiles import Tiles, sides
 from mirage_nb.targets import Target
-from mirage_nb.tile.held import hold
+from mirage_nb.tile.program import LANES
+from mirage_nb.tile.register_resident import hold
 from mirage_nb.tile.rules import CAPABILITY
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, PARTIAL_BYTES, ROW_TILE, SUM_BYTES
 from mirage_nb.tile.sketch import REDUCTIONS
@@ -43,7 +46,7 @@ def work(tiles: Tiles, target: Target, constants: Constants) -> Work:
     return _Steps(tiles, target, constants).work()
 
 
-_Passes = dict[tuple[int, float], Numbers]
+_Passes = dict[int, Numbers]
 _Products = dict[Hashable, tuple[Numbers, Numbers]]
 
 
@@ -58,14 +61,13 @@ class _Steps:
         known: tuple[_Passes, _Products] = tiles.sizes.once(("work", target, constants), lambda: ({}, {}))
         self.passed, self.products = known
 
-    def passes(self, value: int, share: float = 1.0, *, saved: Moved | None = None) -> Numbers:
+    def passes(self, value: int, *, saved: Moved | None = None) -> Numbers:
         """All threads walk over a tile, a vector each at a time."""
         rounds = self.tiles.rounds(value, saved=saved)
-        key = (id(rounds), share)
-        if key not in self.passed:
-            operations = self.tiles.elements[value] * share * self.constants.vector_operations * self.operation
-            self.passed[key] = np.ceil(rounds) * self.constants.pass_us + operations
-        return self.passed[key]
+        if id(rounds) not in self.passed:
+            operations = self.tiles.elements[value] * self.constants.vector_operations * self.operation
+            self.passed[id(rounds)] = np.ceil(rounds) * self.constants.pass_us + operations
+        return self.passed[id(rounds)]
 
     def work(self) -> Work:
         """All of them."""
@@ -98,6 +100,8 @@ class _Steps:
                 spent = spent + self._unless(tiles.private, barrier)
             self._spend(cell, spent)
         self._mask()
+        for value in known.scaled:
+            self.looped = self.looped + self.passes(value) + constants.loop_barrier_us
         for value, moved in known.saves:
             saved = self.passes(known.leaves[value], saved=moved)
             self.late = self.late + self._unless(tiles.body.direct, constants.barrier_us) + saved
@@ -126,8 +130,7 @@ class _Steps:
     def _elementwise(self, cell: Cell, waits: bool) -> Numbers:
         """A value that is no product; `waits`: it is computed of what is read from device memory itself."""
         tiles, constants = self.tiles, self.constants
-        share = constants.reduced if cell.node.kind in REDUCTIONS else 1.0
-        spent: Numbers = largest(self.passes(i, share) for i in (cell.value, *cell.reads))
+        spent: Numbers = largest(self.passes(i) for i in (cell.value, *cell.reads))
         if not tiles.outline.varying[cell.value] and waits:
             spent = spent + np.ceil(largest(tiles.rounds(i) for i in cell.reads)) * constants.direct_us
         if tiles.outline.parts[cell.value] is Part.PRIVATE and tiles.chained:
@@ -222,27 +225,39 @@ def product_of(tiles: Tiles, cell: Cell) -> Product:
     return tiles.sizes.once(("product", left, right), found)
 
 
-def held_in_registers(tiles: Tiles) -> tuple[Truths, Numbers]:
-    """Where a block holds its tiles so, and the registers of a thread that it takes for them."""
+class Held(NamedTuple):
+    """Where a block holds its tiles in registers; where its warps share rows; registers of a thread that tiles take;
+    how often all threads take columns."""
+
+    fits: Truths
+    rows: Truths
+    registers: Numbers
+    rounds: Numbers
+
+
+def held_in_registers(tiles: Tiles) -> Held:
+    """What a block holds so."""
     known, nowhere, runs = tiles.outline, np.zeros(tiles.shape, bool), list[Numbers]()
+    none = Held(nowhere, nowhere, np.zeros(tiles.shape), np.zeros(tiles.shape))
     if known.flat.looped:
-        return nowhere, np.zeros(tiles.shape)
+        return none
     for moved in known.reads.values():
         _, tensor, _, hanging = tiles.cut(moved)
         runs.append(np.where(reduce(np.logical_or, hanging), tensor[-1], 0))
     found = hold(known.sketch, tiles.extents, runs, WARPS)
     if found is None:
-        return nowhere, np.zeros(tiles.shape)
+        return none
     fits: Truths = np.broadcast_to(found.width > 0, tiles.shape)
     for _, over in tiles.masks():
         fits = fits & ~over  # a number that ends with its tensor
-    return fits, np.broadcast_to(found.registers, tiles.shape)
+    rounds = np.ceil(found.results / (np.maximum(found.width, 1) * LANES * WARPS))
+    return Held(fits, fits & found.rows, np.broadcast_to(found.registers, tiles.shape), np.where(found.rows, 0, rounds))
 
 
-def held_work(tiles: Tiles, target: Target, constants: Constants) -> Numbers:
+def held_work(tiles: Tiles, rounds: Numbers, target: Target, constants: Constants) -> Numbers:
     """Microseconds of a block that holds its tiles in registers."""
     operation = target.multiprocessors / (target.vector_rate * 1e6)
-    spent = np.zeros(tiles.shape)
+    spent = rounds * constants.pass_us
     for cell in tiles.outline.cells:
         if not cell.is_leaf:
             biggest = largest(tiles.elements[i] for i in (cell.value, *cell.reads))

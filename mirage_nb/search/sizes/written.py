@@ -16,8 +16,9 @@ import numpy as np
 
 from mirage_nb.ir import AccumAttrs, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, OutSaverAttrs
 from mirage_nb.search.sizes.anatomy import Chain, Fixed, Mask, Moved, Outline, Sizes
-from mirage_nb.search.sizes.cost import Cost, estimate
+from mirage_nb.search.sizes.cost import Cost, best_variant, estimate
 from mirage_nb.search.sizes.library import library_steps
+from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, Variant
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
 from mirage_nb.tile.attention import KEYS, find_attention
@@ -43,6 +44,12 @@ def written_kernels(graph: KernelGraph) -> list[tuple[int, Tiles | None]]:
     """The kernels of a muGraph in launch order, each with the first value that it makes; None stands for what a
     pre-defined one does, alone or with others."""
     return [(value, None if made is None else made.tiles()) for value, made in _kernels(graph)]
+
+
+def likely_variant(graph: KernelGraph, target: Target) -> Variant:
+    """The variant in which a muGraph is estimated fastest: that of the kernel that gains most by it."""
+    found = [best_variant(made.tiles(), target) for _, made in _kernels(graph) if made is not None]
+    return max(found, key=lambda pair: pair[0], default=(0.0, DEFAULT_VARIANT))[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,8 @@ class _Cover:
         self, program: Asked, candidate: Asked, needs: Sequence[tuple[Need, bool]], selects: bool, seed: int
     ) -> None:
         self._selects = selects
-        self._roots = max(program.roots, candidate.roots) if selects else 0
+        self._any_roots = max(program.roots, candidate.roots)
+        self._roots = self._any_roots if selects else 0
         self._program, self._candidate, self._seed = program.slice, candidate.slice, seed
         self._given = [need for need, _ in program.needs(seed)]
         self._needs = [need for need, _ in needs]
@@ -241,7 +242,7 @@ class _Cover:
         for field, other, draw in self._fields(most, mixed):
             made: Made = {}  # a mixed field computes the same whatever its bias is
             ours, theirs = self._program.moment(draw, other, made), self._candidate.moment(draw, field, made)
-            if not mixed and _differ(field, ours, theirs):
+            if field.roots and not mixed and _differ(field, ours, theirs):
                 return False
             drawn = _Drawn.of(field, ours, theirs)
             self._draws.append(drawn)
@@ -262,7 +263,9 @@ class _Cover:
         mixed, the program counts for what it needs whatever is chosen, the candidate for what it may need."""
         for number in range(most):
             bias = 8 if mixed else BIASES[number % len(BIASES)]
-            field = Field.of(self._instance(number), exponents=self._exponents, bias=bias, mixed=mixed)
+            # sqrt(x * x) is x half of the time: every other draw takes any function for a root
+            roots = number % 2 == 0 or not self._any_roots
+            field = Field.of(self._instance(number), exponents=self._exponents, bias=bias, mixed=mixed, roots=roots)
             draw: Draw = field.point
             if self._selects and number % 2:
                 draw = partial(field.point, squared=False)

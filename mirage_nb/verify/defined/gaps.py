@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_nb.interp.nodes import Index
-from mirage_nb.interp.numbers import HALF, ONE, ZERO, Array, Hole, Number, as_ball, fmpq, precision
+from mirage_nb.interp.numbers import HALF, ONE, ZERO, Array, Hole, Number, arb, as_ball, fmpq, precision
 from mirage_nb.interp.slices import Draw, Made, Slice
 from mirage_nb.verify.reals.points import KINDS, between, point
 
@@ -94,7 +94,12 @@ def _keys(graph: Slice, draw: Draw, made: Made | None = None) -> set[str]:
 
 
 def _key(x: Number) -> str:
-    return str(x.value) if type(x) is Hole else str(abs(as_ball(x)).str(15, radius=False))
+    """The same for numbers that are equal, however both were computed: what is drawn are short binary fractions, whose
+    digits may end where one would round, and times pi they never do."""
+    if type(x) is Hole:
+        return str(x.value)
+    with precision(BITS):
+        return str((abs(as_ball(x)) * arb.pi()).str(15, radius=False))
 
 
 class _Line:

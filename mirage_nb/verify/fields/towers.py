@@ -34,8 +34,8 @@ in a block, degrees add up. Blocks are independent given the other inputs, as th
    2 L VERSIONS 2^m D / q: by induction over the row. Let b be the largest absolute exponent of the last variable.
    The coefficient at it, with products of at most L - b factors, vanishes with chance 2 (L - b) times the
    above; else the variable has to be one of at most 2 b values.
-3. Different sets T have different fingerprints, sums of random words of 64 bits, one per element: two of less
-   than MAX_SETS sets whose elements count less than MAX_FOLDED times agree with chance SCATTER at most.
+3. Different sets T have different fingerprints, sums of random words modulo p and q, one per element: two of less
+   than MAX_SETS sets whose elements count less than MAX_FOLDED times, fewer than q, agree with chance SCATTER at most.
 
 Where the candidate has another radicand or exponent than the program, the first such one that is met agrees in a
 trial with a given one of the program with chance VERSIONS 2^m deg / p (or q). Which ones are seen to be equal
@@ -65,8 +65,8 @@ from mirage_nb.verify.fields.roots import Mask
 MAX_SETS = 2**10
 MAX_FOLDED = 2**12
 SCATTER = 2.0**-32
-"""MAX_SETS^2 / 2 pairs; a difference of sums vanishes with chance MAX_FOLDED / 2^64; the rest is for rounding words
-to residues."""
+"""MAX_SETS^2 / 2 pairs; a difference of sums vanishes with chance 1 / (p q), at most 2^-59; the rest is for rounding
+words to residues."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 from mirage_nb.errors import FormatError, ProgramSizeError, ProofError
 from mirage_nb.ir.fields import fraction, name, shown, whole
+from mirage_nb.typed import typed
 from mirage_nb.verify.proof.axioms import AXIOMS, Properties
 from mirage_nb.verify.proof.terms import (
     BINDERS,
@@ -151,6 +152,7 @@ class Proof:
         return json.dumps(plain | ({"these_sizes": True} if self.these_sizes else {}))
 
     @staticmethod
+    @typed
     def from_json(text: str) -> Proof:
         """The proof in a JSON text. Raises FormatError, ProgramSizeError."""
         if len(text) > MAX_TEXT:
@@ -158,7 +160,7 @@ class Proof:
         try:
             plain = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise FormatError(f"not JSON: {shown(str(error))}") from error
+            raise FormatError(f"no proof, not JSON: {shown(str(error))}", hint="as Proof.to_json writes it") from error
         top = {"these_sizes": False, **_mapping(plain, "a proof")}
         _record(top, "a proof", (*FIELDS, "these_sizes"))
         if (top["schema"], top["version"]) != (SCHEMA, VERSION) or isinstance(top["version"], bool):

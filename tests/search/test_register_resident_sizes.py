@@ -16,7 +16,7 @@ from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import held_in_registers
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.held import Loaded, by_columns, by_rows, widest
+from mirage_nb.tile.register_resident import Loaded, by_columns, by_rows, widest
 from tests.search.explored import explored
 
 H200 = TARGETS["h200"]
@@ -25,16 +25,18 @@ FORMS = (
     "keepdims=True)", "sum(X, axis={axis})", "max(X + Y, axis={axis})", "softmax(X * Y, axis={axis})",
     "rms_norm(X + Y) * Y",
 )  # fmt: skip
+OTHERS = ("silu(X * Y)", "gelu(X) + G", "max(X, axis=(-1, -2))", "sum(exp(X + Y), axis=(0, -1))", "max(X + G, axis=0)")
+"""Of which nothing is reduced, or several axes."""
 
 
-def program(seed: int) -> str:
-    """A program that reduces along one axis."""
+def program(seed: int, forms: tuple[str, ...] = FORMS) -> str:
+    """A program that reduces along one axis, or of other forms."""
     draw = random.Random(seed)
     shape = [draw.choice((1, 8, 16, 35, 64)), draw.choice((16, 48, 67, 256, 768, 1000, 2048, 8192))]
     shape = [*([draw.choice((2, 8))] if draw.random() < 0.3 else []), *shape]
     x, y, g = (draw.choice(("f16", "bf16", "f32")) for _ in range(3))
     axis = draw.choice((-1, -1, -2))
-    form = draw.choice(FORMS).format(axis=axis)
+    form = draw.choice(forms).format(axis=axis)
     declared = {"X": f"{x}{shape}", "Y": f"{y}{shape}", "G": f"{g}[{shape[-1]}]"}
     lines = [f"{name}: {type_}" for name, type_ in declared.items() if f"{name}" in form.replace("axis", "")]
     return "\n".join([*lines, f"return {form}"])
@@ -49,12 +51,12 @@ def compared(text: str, limit: int) -> Counter[tuple[bool, bool]]:
         for structure in (s for s in result.structures[:8] if len(s.kernels) == 1):
             for instance in instances(structure, prepared, H200, limit):
                 ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
-                ranked = bool(held_in_registers(Tiles.of(prepared, kernel, sizes))[0][0])
+                ranked = bool(held_in_registers(Tiles.of(prepared, kernel, sizes)).fits[0])
                 try:
                     block = next(k for k in plan(instance.graph, H200).kernels if k is not None)
                 except TargetError:
                     continue
-                found[ranked, block.held is not None] += 1
+                found[ranked, block.resident is not None] += 1
     return found
 
 
@@ -65,6 +67,14 @@ def test_ranking_and_planner_agree_on_what_registers_hold() -> None:
         assert not one[True, False] and not one[False, True], program(seed)
         found += one
     assert found[True, True] > 100 and found[False, False] > 100
+
+
+def test_they_agree_on_elements_and_windows() -> None:
+    found: Counter[tuple[bool, bool]] = Counter()
+    for seed in range(16):
+        found += compared(text := program(seed, OTHERS), 6)
+        assert not found[True, False] and not found[False, True], text
+    assert found[True, True] > 60 and found[False, False] > 60
 
 
 @pytest.mark.parametrize("form", ["silu(R + {}) * 2", "gelu({} + B)", "silu({} * B) + R"])
@@ -92,10 +102,10 @@ def test_rules_say_the_same_of_numbers_and_of_arrays() -> None:
     for size in (2, 4):
         loaded = [Loaded(True, True, size), Loaded(False, True, 2)]
         most = widest([last], [size])
-        at_once = [by_rows(last, rows, most, loaded, True, 8), by_columns(rows, last, most, loaded)]
+        at_once = [by_rows(last, rows, most, loaded, True, 8), by_columns(rows, last, most, loaded, 8)]
         for n in range(300):
             one, few = int(last[n]), int(rows[n])
             own = widest([one], [size])
             assert own == most[n]
-            singly = [by_rows(one, few, own, loaded, True, 8), by_columns(few, one, own, loaded)]
+            singly = [by_rows(one, few, own, loaded, True, 8), by_columns(few, one, own, loaded, 8)]
             assert [int(a[n]) for a in at_once] == [int(s) for s in singly]

@@ -1,9 +1,10 @@
 """What divides the columns of a product's rows divides the rows of its columns: (E / n) @ V is E @ (V / n).
 
 In: a muGraph. Out: the same muGraph in which such a quotient of products has moved to a tile that comes from device
-memory. Invariant: the two compute the same tensors. An exponential without a maximum to hold it may need all the
-bits that a type has for small numbers; divided once more it loses some that the sum of its row has kept, while
-V / n is rounded where V is. With a running maximum nothing small matters, and the quotient stays.
+memory; for the ranking, the tiles that it moves to. Invariant: the two compute the same tensors. An exponential without
+a maximum to hold it may need all the bits that a type has for small numbers; divided once more it loses some that the
+sum of its row has kept, while V / n is rounded where V is. With a running maximum nothing small matters, and the
+quotient stays.
 """
 
 from __future__ import annotations
@@ -22,11 +23,7 @@ def move_scales(graph: KernelGraph) -> KernelGraph:
 
 
 def _moved(block: BlockGraph) -> BlockGraph:
-    if any(isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.RESCALE for op in block.ops):
-        return block
-    made = {v: index for index, (_, values) in enumerate(block.definitions()) for v in values}
-    quotients = {index: _by(block, index, made) for index, op in enumerate(block.ops) if op.kind is OpKind.MATMUL}
-    moved = {index: scale for index, scale in quotients.items() if scale is not None}
+    made, moved = _quotients(block)
     if not moved:
         return block
     uses = block.uses()
@@ -50,6 +47,20 @@ def _moved(block: BlockGraph) -> BlockGraph:
     return result
 
 
+def scaled_tiles(block: BlockGraph) -> frozenset[int]:
+    """The tiles that quotients move to, each the right operand of a product."""
+    return frozenset(block.ops[index].inputs[1] for index in _quotients(block)[1])
+
+
+def _quotients(block: BlockGraph) -> tuple[dict[int, int], dict[int, int]]:
+    """The operator that makes each value; the products whose rows are divided by a column -> that column."""
+    made = {v: index for index, (_, values) in enumerate(block.definitions()) for v in values}
+    if any(isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.RESCALE for op in block.ops):
+        return made, {}
+    found = {index: _by(block, index, made) for index, op in enumerate(block.ops) if op.kind is OpKind.MATMUL}
+    return made, {index: scale for index, scale in found.items() if scale is not None}
+
+
 def _values(block: BlockGraph, index: int) -> tuple[int, ...]:
     return tuple(block.definitions())[index][1]
 
@@ -67,9 +78,9 @@ def _by(block: BlockGraph, index: int, made: dict[int, int]) -> int | None:
     if row.kind not in (OpKind.RESHAPE, OpKind.TRANSPOSE) or _multiplied(block, row.inputs[0], made):
         return None
     column = row.inputs[0]
-    keys, tile = block.types[right].shape[-2], block.types[right].shape
-    shape, turned = block.types[column].shape, block.types[quotient.inputs[1]].shape
-    fits = keys > 1 and shape == (*(1,) * (len(tile) - 2), keys, 1) and turned == (*(1,) * (len(tile) - 2), 1, keys)
+    tile, shape, turned = (block.types[value].shape for value in (right, column, quotient.inputs[1]))
+    keys, lead = tile[-2], shape[:-2]
+    fits = keys > 1 and shape == (*lead, keys, 1) and turned == (*lead, 1, keys) and len(shape) == len(tile)
     return column if fits else None
 
 

@@ -64,7 +64,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Mailbox:
+class Channel:
     """A folder that a session and its workers share: two flags, and the latest findings of each configuration."""
 
     folder: Path

@@ -11,7 +11,7 @@ import pytest
 from mirage_nb.codegen import Options, emit
 from mirage_nb.ir import DimAttrs, DType, KernelGraph, OpKind, ReshapeAttrs
 from mirage_nb.optimize import plan
-from mirage_nb.optimize.held import Held
+from mirage_nb.optimize.register_resident import Resident
 from mirage_nb.targets import TARGETS
 from tests.codegen.mugraphs import ntrans, rmsnorm, split_safe_attention
 from tests.codegen.running import TOLERANCE, draw, errors, run
@@ -20,11 +20,11 @@ from tests.mugraphs import Block, one_kernel, tensor
 H200 = TARGETS["h200"]
 
 
-def held(graph: KernelGraph, options: Options, kernel: int = 0) -> Held | None:
+def held(graph: KernelGraph, options: Options, kernel: int = 0) -> Resident | None:
     """How the plan holds a kernel's tiles."""
     found = plan(graph, H200, options).kernels[kernel]
     assert found is not None
-    return found.held
+    return found.resident
 
 
 def check(graph: KernelGraph, options: Options, scale: float = 1.0) -> None:
@@ -87,8 +87,8 @@ def gained(blocks: int) -> KernelGraph:
 def test_of_many_blocks_what_all_of_them_read_is_asked_for_behind_the_reductions() -> None:
     small, options = replace(H200, multiprocessors=2), Options(warps=2)
     few, many = (plan(gained(blocks), small, options).kernels[0] for blocks in (2, 3))
-    assert few is not None and few.held is not None and few.held.behind == frozenset() and few.held.together
-    assert many is not None and many.held is not None and many.held.behind == {2} and not many.held.together
+    assert few is not None and few.resident is not None and few.resident.behind == frozenset() and few.resident.together
+    assert many is not None and many.resident is not None and many.resident.behind == {2} and not many.resident.together
     for blocks, order in ((3, "012"), (2, "201")):  # what the reduction needs comes last where blocks run side by side
         graph = gained(blocks)
         emitted, inputs = emit(graph, small, options), draw(graph)
@@ -124,6 +124,59 @@ def test_a_thread_has_a_column(shape: tuple[int, ...], dim: int, dtype: DType, w
     found = held(graph, options)
     assert found is not None and found.lanes == 1 and found.slots == shape[dim]
     check(graph, options, scale=3.0 if weighted else 1.0)
+
+
+def windows(shape: tuple[int, ...], dims: tuple[int, ...], dtype: DType) -> KernelGraph:
+    """e = exp(X + Y); e / sum(sum(e)^2) and max(max(e)), one of `dims` after the other; Y does not vary along the
+    first."""
+    beside = tuple(1 if d == dims[0] else extent for d, extent in enumerate(shape))
+    b = Block((tensor(shape, dtype), tensor(beside, dtype)), (1,))
+    e = b.op(OpKind.EXP, b.op(OpKind.ADD, b.read(0, (None,)), b.read(1, (None,))))
+    top = total = e
+    for dim in dims:
+        top = b.max(top, dim)
+        total = b.op(OpKind.SQR, b.sum(total, dim))
+    b.save(b.op(OpKind.DIV, e, total), (None,))
+    b.save(top, (None,))
+    return one_kernel("X Y", b)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [((4, 3, 2, 16, 2), (2, 4)), ((2, 5, 3, 7), (2, 1)), ((3, 2, 8), (1, 2)), ((99, 4), (1,)), ((2, 6, 2, 40), (0, 2))],
+)
+@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+def test_a_thread_has_a_window(shape: tuple[int, ...], dims: tuple[int, ...], dtype: DType) -> None:
+    """Pools went through shared memory, with a barrier for each of their axes."""
+    graph, options = windows(shape, dims, dtype), Options(warps=4)
+    found = held(graph, options)
+    assert found is not None and not found.rows and found.dims == tuple(sorted(dims))
+    source = emit(graph, H200, options).source
+    assert "shared" not in source
+    at_once = shape[-1] if len(shape) - 1 in dims and shape[-1] in (2, 4, 8) else found.width
+    assert f"load_now<{at_once}>(x0" in source
+    check(graph, options, scale=0.3)
+
+
+@pytest.mark.parametrize(
+    ("elements", "dtype", "width", "threads"),
+    [(8192, DType.F32, 4, 256), (1200, DType.F32, 4, 160), (1024, DType.F32, 4, 256), (512, DType.F32, 2, 256),
+     (256, DType.F32, 2, 128), (96, DType.F32, 2, 64), (8192, DType.F16, 8, 256), (33, DType.F16, 1, 64),
+     (2 * 33, DType.BF16, 2, 64)],
+)  # fmt: skip
+def test_where_nothing_is_reduced_blocks_have_the_threads_that_they_need(
+    elements: int, dtype: DType, width: int, threads: int
+) -> None:
+    b = Block((tensor((3, elements), dtype), tensor((elements,), dtype)), (3,))
+    b.save(b.op(OpKind.SILU, b.op(OpKind.ADD, b.read(0, (0,)), b.read(1, (None,)))), (0,))
+    graph = one_kernel("X B", b)
+    if elements > 4 * 256 * width:
+        assert held(graph, Options()) is None
+    else:
+        found = held(graph, Options())
+        assert found is not None and found.width == width and not found.dims
+        assert emit(graph, H200, Options()).launches[0].threads == threads
+    check(graph, Options())
 
 
 def test_results_of_splits_are_combined_without_a_barrier() -> None:

@@ -2,8 +2,8 @@
 
 In: the sketch of a block; extents, as numbers (the planner of one block) or as arrays of them (the ranking of thousands
 of sizes at once). Out: the same kind: elements of a thread's vectors, 0 where the tiles do not fit. Such a block has no
-loop and no product, and reduces along one axis. Where a row is reduced, whole warps share it; where a column is, a
-thread has all of it.
+loop and no product. Where rows alone are reduced, whole warps share one, unless it is short; of other reductions, of
+several axes or of none, a thread has all columns.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ REGISTER_BUDGET = 128
 """32-bit registers that the tiles of one thread may take."""
 LONGEST_COLUMN = 64
 """Elements of a column that one thread may hold."""
+SHORT_ROW = 8
+"""The same of a row: threads side by side read elements so far apart."""
+AHEAD = 4
+"""Vectors that a thread asks for at once: code of which more is written out is fetched for longer than it runs."""
 WIDTHS = (1, 2, 4, 8)
 """Elements of a vector."""
 VECTOR_BYTES = 16
@@ -41,31 +45,31 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """tile: the shape that all values of a block broadcast to; axis: its reduced one, counted from the last; width:
-    elements of a vector along the last one, 0 where threads cannot hold the tile; registers: of a thread, for what it
-    loads."""
+    """tile: the shape that all values of a block broadcast to; axes: its reduced ones, counted from the last; rows:
+    where warps share rows; width: elements of a vector along the last axis, 0 where threads cannot hold the tile;
+    registers: of a thread, for what it loads."""
 
     tile: tuple[Any, ...]
-    axis: int
+    axes: tuple[int, ...]
+    rows: Any
     width: Any
     registers: Any = 0
 
     @property
     def results(self) -> Any:
-        """Of a reduction."""
-        return _product([extent for place, extent in enumerate(self.tile) if place != len(self.tile) + self.axis])
+        """Of all reductions."""
+        return _product([extent for place, extent in enumerate(self.tile, -len(self.tile)) if place not in self.axes])
 
 
 def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence[Any], warps: int) -> Holding | None:
     """How so many warps hold the tiles of a block; None if they cannot, whatever the extents. runs: the innermost
     extents of tensors over whose ends tiles hang, which no vector may cross."""
     reductions = [node for node in sketch.nodes if node.kind in REDUCTIONS]
-    axes = {node.along for node in reductions}
+    axes = tuple(sorted({node.along for node in reductions}))
     back = turned(sketch)
-    if sketch.looped or len(axes) != 1 or back is None or not all(map(_simple, sketch.nodes)):
+    if sketch.looped or back is None or not all(map(_simple, sketch.nodes)):
         return None
-    (axis,) = axes
-    if back and axis != -1:
+    if (back and axes != (-1,)) or (len(axes) > 1 and any(n.kind is OpKind.RESCALED_SUM for n in reductions)):
         return None
     saved = _saved(sketch)
     made = (value for node in sketch.nodes if node.kind is not OpKind.RESHAPE for value in node.makes)
@@ -77,30 +81,37 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     for shape in shapes.values():
         for own, most in zip(reversed(shape), reversed(tile), strict=False):
             able = able & (np.equal(own, 1) | np.equal(own, most))
-    found = Holding(tile, axis, 0)
+    found = Holding(tile, axes, False, 0)
     for value in back:  # one element for each result of the reductions
         own = _product(extents(value))
-        able = able & np.equal(_extent(shapes[value], axis), 1) & np.equal(own, _product(shapes[value]))
+        able = able & np.equal(_extent(shapes[value], -1), 1) & np.equal(own, _product(shapes[value]))
         able = able & np.equal(own, found.results)
     for value in saved:  # every kept position of the tile once
-        for place, (own, most) in enumerate(zip(shapes[value], tile, strict=True)):
-            able = able & (np.equal(own, most) if place != len(tile) + axis else True)
+        for place, (own, most) in enumerate(zip(shapes[value], tile, strict=True), -len(tile)):
+            able = able & (np.equal(own, most) if place not in axes else True)
     for node in reductions:
-        able = able & np.greater(shapes[node.reads[0]][axis], 1)
+        able = able & np.greater(shapes[node.reads[0]][node.along], 1)
     loads = [node.makes[0] for node in sketch.nodes if node.kind is OpKind.IN_ITER and not node.literal]
     sizes = [sketch.values[value].dtype.size for value in loads]
     loaded = [
-        Loaded(np.greater(_extent(shapes[value], axis), 1), np.greater(_extent(shapes[value], -1), 1), size)
+        Loaded(
+            reduce(np.logical_or, (np.greater(_extent(shapes[value], axis), 1) for axis in axes), np.False_),
+            np.greater(_extent(shapes[value], -1), 1),
+            size,
+        )
         for value, size in zip(loads, sizes, strict=True)
     ]
-    most = widest([tile[-1], *runs], sizes)
-    if axis == -1:
-        wide = reduce(np.logical_or, (np.greater(_extent(shapes[value], axis), 1) for value in saved))
-        width = by_rows(tile[-1], found.results, most, loaded, wide, warps)
-        slots = row_slots(tile[-1], row_lanes(found.results, warps), width)
-    else:
-        width, slots = by_columns(tile[axis], found.results, most, loaded), tile[axis]
-    return Holding(tile, axis, np.where(able, width, 0), _registers(loaded, slots, width))
+    most, along = widest([tile[-1], *runs], sizes), _product([tile[axis] for axis in axes])
+    width = by_columns(along, found.results, 1 if -1 in axes else most, loaded, warps)
+    slots, rows = along, np.False_
+    if -1 in axes:
+        width = np.where(np.less_equal(tile[-1], SHORT_ROW), width, 0)
+    if axes == (-1,):
+        wide = reduce(np.logical_or, (np.greater(_extent(shapes[value], -1), 1) for value in saved))
+        shared = by_rows(tile[-1], found.results, most, loaded, wide, warps)
+        rows, width = np.greater(shared, 0), np.where(np.greater(shared, 0), shared, width)
+        slots = np.where(rows, row_slots(tile[-1], row_lanes(found.results, warps), shared), along)
+    return Holding(tile, axes, rows, np.where(able, width, 0), _registers(loaded, slots, width))
 
 
 def _simple(node: Node) -> bool:
@@ -201,15 +212,18 @@ def by_rows(last: Any, rows: Any, most: Any, loaded: Sequence[Loaded], wide: Any
     return np.where(fits & np.equal(np.mod(warps, rows), 0), width, 0)
 
 
-def by_columns(along: Any, results: Any, most: Any, loaded: Sequence[Loaded]) -> Any:
+def by_columns(along: Any, results: Any, most: Any, loaded: Sequence[Loaded], warps: int) -> Any:
     """So many columns of `along` elements: the widest vectors of columns up to `most` that give a warp something to do
-    and fit."""
+    and fit; where nothing is reduced, those wider than pairs all warps. No thread comes back for more than it can ask
+    for at once."""
     width: Any = 0
     for wider in WIDTHS:
-        busy = np.floor_divide(results, wider) >= LANES if wider > 1 else np.greater(results, 0)
+        busy = LANES * np.where(np.equal(along, 1) & (wider > 2), warps, 1)
+        enough = np.floor_divide(results, wider) >= busy if wider > 1 else np.greater(results, 0)
         fits = _registers(loaded, along, wider) <= REGISTER_BUDGET
-        width = np.where((wider <= most) & busy & fits, wider, width)
-    return np.where(np.less_equal(along, LONGEST_COLUMN), width, 0)
+        width = np.where((wider <= most) & enough & fits, wider, width)
+    able = np.less_equal(along, LONGEST_COLUMN) & np.less_equal(results, AHEAD * LANES * warps * width)
+    return np.where(able, width, 0)
 
 
 def _registers(loaded: Sequence[Loaded], slots: Any, width: Any) -> Any:

@@ -1,0 +1,118 @@
+"""Between which numbers the elements of a tensor are, where that follows from how it is made: of indices and exponents.
+
+In: a tensor of a program under construction. Out: bounds, or nothing. Invariant: no element is outside of its bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import floor, inf
+
+from mirage_nb.ir.graph import Op
+from mirage_nb.ir.ops import OPS, ApplyAttrs, ArangeAttrs, ClampAttrs, OpKind, Trait, WhereAttrs
+from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.lang.constants import Number
+from mirage_nb.lang.lowering import FLOOR, HALF, STEPS, add, formula_at, is_whole, power
+
+Bounds = tuple[float, float]
+MAX_PLACES = 4096
+"""Of a formula that is computed at each of its places."""
+
+
+def bounds(b: Builder, x: Value, least: float = 0) -> Bounds | None:
+    """The smallest and the largest number that x may hold, if its inputs of whole numbers hold none below `least`;
+    None where values of other inputs decide."""
+    known: dict[int, Bounds] = {}
+    for value in b.needed([Value(int(x))]):
+        found = (0, 1) if value in b.masks else (least, inf) if value in b.whole else None
+        op = b.definition(value)
+        if op is not None:
+            number = b.number(value)
+            found = _of(b, op, known) if number is None else (float(number.nearest), float(number.nearest))
+        if found is not None:
+            known[value] = found
+    return known.get(int(x))
+
+
+def _of(b: Builder, op: Op, known: Mapping[int, Bounds]) -> Bounds | None:
+    """The bounds of what an operator makes."""
+    if isinstance(op.attrs, ArangeAttrs):
+        return 0, op.attrs.extent - 1
+    if isinstance(op.attrs, ApplyAttrs) and (held := _formula(b, op, op.attrs.formula)) is not None:
+        return held
+    given = [known[v] for v in op.inputs if v in known]
+    if len(given) < len(op.inputs) or not given:
+        return None
+    lows, highs = zip(*given, strict=True)
+    match op.attrs:
+        case ApplyAttrs(formula="floor(x)"):
+            return _rounded(lows[0]), _rounded(highs[0])
+        case ApplyAttrs(formula="abs(x)"):
+            return 0, max(-lows[0], highs[0])
+        case ClampAttrs(low, high):
+            ends = (-inf if low is None else float(low)), (inf if high is None else float(high))
+            return min(max(lows[0], ends[0]), ends[1]), min(max(highs[0], ends[0]), ends[1])
+        case WhereAttrs() as where:
+            return min(lows[1], where.value), max(highs[1], where.value)
+    match op.kind:
+        case OpKind.ADD:
+            return lows[0] + lows[1], highs[0] + highs[1]
+        case OpKind.SUB:
+            rest = _remainder(b, op)
+            return (0, rest) if rest else (lows[0] - highs[1], highs[0] - lows[1])
+        case OpKind.MUL:
+            corners = [_times(x, y) for x in given[0] for y in given[1]]
+            return min(corners), max(corners)
+        case OpKind.MAXIMUM | OpKind.RELU:
+            return max(0, lows[0]) if op.kind is OpKind.RELU else max(lows), max(0, *highs)
+        case OpKind.CONCAT:
+            return min(lows), max(highs)
+        case OpKind.PAD:
+            return min(0, lows[0]), max(0, highs[0])
+    return (lows[0], highs[0]) if op.kind is OpKind.CAST or Trait.VIEW in OPS[op.kind].traits else None
+
+
+def _formula(b: Builder, op: Op, text: str) -> Bounds | None:
+    """The bounds of a comparison, or of a formula of places."""
+    if text in STEPS.values():
+        return 0, 1
+    places = b.definition(Value(op.inputs[0]))
+    if places is None or not isinstance(places.attrs, ArangeAttrs) or places.attrs.extent > MAX_PLACES:
+        return None
+    made = [formula_at(text, Number.of(place)).nearest for place in range(places.attrs.extent)]
+    return float(min(made)), float(max(made))
+
+
+def _remainder(b: Builder, op: Op) -> float:
+    """y of x - floor(x / y) * y, with a constant y, else 0."""
+    product = b.definition(Value(op.inputs[1]))
+    if product is None or product.kind is not OpKind.MUL:
+        return 0
+    floored, by = b.definition(Value(product.inputs[0])), b.number(Value(product.inputs[1]))
+    if floored is None or by is None or by.sign < 0 or getattr(floored.attrs, "formula", "") != "floor(x)":
+        return 0
+    quotient = b.definition(Value(floored.inputs[0]))
+    if quotient is not None and quotient.kind is OpKind.ADD:  # half a step, see lowering.floor
+        quotient = b.definition(Value(quotient.inputs[0]))
+    if quotient is None or quotient.kind is not OpKind.MUL:
+        return 0
+    of = b.definition(Value(quotient.inputs[0]))
+    same = op.inputs[0] in (quotient.inputs[0], *(of.inputs if of is not None and of.kind is OpKind.ADD else ()))
+    return float(by.nearest) if same and b.number(Value(quotient.inputs[1])) == Number.of(1 / by.nearest) else 0
+
+
+def _times(x: float, y: float) -> float:
+    return 0 if 0 in (x, y) else x * y
+
+
+def _rounded(x: float) -> float:
+    return x if x in (inf, -inf) else floor(x)
+
+
+def raised(b: Builder, x: Term, exponent: Term) -> Term:
+    """x ** exponent; a whole number to the power of a whole tensor is whole, so that digits are exact."""
+    made, base = power(b, x, exponent), x.integer if isinstance(x, Number) else None
+    if isinstance(exponent, Number) or isinstance(made, Number) or base is None or not is_whole(b, exponent):
+        return made
+    within = bounds(b, exponent)
+    return made if within is None or within[0] < 0 else FLOOR(b, add(b, made, HALF))

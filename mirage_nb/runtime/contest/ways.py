@@ -1,0 +1,66 @@
+"""The ways to emit what a session has timed: of a muGraph those that are close to the best kernel, of the program's own
+operators all that libraries have.
+
+In: winners with their times. Out: those that a race times once more; the next way where one of a library's is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mirage_nb.runtime.contest.winner import Winner
+from mirage_nb.search.composition import OWN_OPERATORS
+
+CLOSE = 1.15
+"""Ways within this factor of the best are raced once more: what is best by the least of many short timings may not
+be."""
+
+
+class Ways:
+    """By their labels. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._held: dict[str, Winner] = {}
+
+    def add(self, winners: Sequence[Winner], best_us: float) -> None:
+        """Keep these, and of all what is still close."""
+        with self._guard:
+            held = [*self._held.values(), *winners]
+            self._held = {w.label: w for w in held if _is_own(w) or _us(w) <= CLOSE * best_us}
+
+    def learn(self, winner: Winner) -> None:
+        """What is known of one by now."""
+        with self._guard:
+            if winner.label in self._held:
+                self._held[winner.label] = winner
+
+    def without(self, winner: Winner) -> Winner | None:
+        """Forget one; of the program's own operators, the best way that is left."""
+        with self._guard:
+            self._held.pop(winner.label, None)
+            left = [way for way in self._held.values() if _is_own(way)] if _is_own(winner) else []
+        return min(left, key=lambda way: way.candidate.rank, default=None)
+
+    def near(self, winners: Mapping[str, Winner], factor: float) -> list[Winner]:
+        """The winners within this factor of the best, by their digests, and other ways to emit them that are close to
+        it, the fastest first."""
+        best = min(map(_us, winners.values()), default=math.inf)
+        found = [winner for winner in winners.values() if _us(winner) <= factor * best]
+        with self._guard:
+            ways = [(way, winners.get(way.candidate.digest)) for way in self._held.values()]
+        for way, winner in ways:
+            if winner is not None and winner.label != way.label and _us(way) <= CLOSE * best:
+                found.append(replace(way, candidate=winner.candidate).timed(_us(way)))
+        return sorted(found, key=lambda way: way.candidate.rank)
+
+
+def _is_own(winner: Winner) -> bool:
+    return winner.candidate.configuration == OWN_OPERATORS
+
+
+def _us(winner: Winner) -> float:
+    return winner.candidate.time_us or math.inf
