@@ -192,7 +192,17 @@ def _floats(x: Residues) -> Floats:
 
 
 def _by_limbs(x: Any, y: Any, primes: Primes) -> Residues:
-    """x @ y, for x the smaller side."""
+    """x @ y, for x the smaller side; of many matrices side by side a few at once, as many as stay in the cache."""
+    both = [i for i in range(x.ndim - 2) if 1 < x.shape[i] == y.shape[i]] if len(primes.values) == 1 else []
+    if both and x.size + y.size > _at_once(x):
+        count, lead = x.shape[both[0]], (slice(None),) * both[0]
+        step = max(1, count * _at_once(x) // (x.size + y.size))
+        parts = [(*lead, slice(at, at + step)) for at in range(0, count, step)]
+        return np.concatenate([_few_by_limbs(x[at], y[at], primes) for at in parts], axis=both[0])
+    return _few_by_limbs(x, y, primes)
+
+
+def _few_by_limbs(x: Any, y: Any, primes: Primes) -> Residues:
     limbs = _Limbs.of((max(primes.values) - 1).bit_length(), x.shape[-1])
     rows = max(ROWS, RESULT // (limbs.count * math.prod(y.shape) // y.shape[-2] or 1))
     starts = range(0, x.shape[-2], rows)
@@ -218,8 +228,12 @@ def _block(x: Any, y: Any, limbs: _Limbs, primes: Primes) -> Residues:
 def _groups(x: Any, y: Any, terms: int) -> Iterator[Sequence[slice]]:
     """The terms of a product in parts that stay in the cache, and of these as many as add up exactly."""
     inner = x.shape[-1]
-    at_once = CACHED if isinstance(x, np.ndarray | Undrawn) else CACHED_ELSEWHERE
-    step = min(terms, max(16, at_once * inner // (x.size + y.size)))
+    step = min(terms, max(16, _at_once(x) * inner // (x.size + y.size)))
     for start in range(0, inner, terms):
         end = min(start + terms, inner)
         yield [slice(at, min(at + step, end)) for at in range(start, end, step)]
+
+
+def _at_once(x: Any) -> int:
+    """Elements that are converted at once, where these are."""
+    return CACHED if isinstance(x, np.ndarray | Undrawn) else CACHED_ELSEWHERE

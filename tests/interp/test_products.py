@@ -41,6 +41,14 @@ def test_products_are_those_of_whole_numbers(prime: int, shapes: tuple[tuple[int
     assert np.array_equal(product(x.astype(np.uint32), y, Modulus(prime)), _expected(x, y, (prime,)))
 
 
+def test_many_matrices_side_by_side_are_multiplied_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_nb.interp.products.CACHED", 2**12)
+    rng = np.random.default_rng(1)
+    for shapes in (((7, 3, 90), (7, 90, 40)), ((2, 5, 1, 3, 80), (1, 5, 4, 80, 30)), ((6, 40, 90), (6, 90, 3))):
+        x, y = (_drawn(rng, shape, LARGE, np.uint32) for shape in shapes)
+        assert np.array_equal(product(x, y, Modulus(LARGE)), _expected(x, y, (LARGE,)))
+
+
 def test_the_largest_residues_add_up_exactly() -> None:
     for inner in (4, 5, 63, 64, 65, 2047, 2048, 2049, 4097):
         for rows, columns in ((1, 300), (300, 1), (2, 2)):
