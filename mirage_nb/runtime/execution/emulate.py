@@ -43,6 +43,8 @@ LINK_FLAGS = ("-shared", "-nostdlib", "-lm", "-lgcc")
 link."""
 BUILD_SECONDS = 120
 GRACE_SECONDS = 5
+LEAST_SECONDS = 0.05
+"""What a launch may take however late it is: most are over by then."""
 MEMORY_FOLDER = "/dev/shm"
 OTHER_COMPILER = "name another one in MIRAGE_NB_CXX"
 SHARED_LIMIT = 232448
@@ -121,7 +123,7 @@ class CpuModule:
             args: C-contiguous arrays (bf16 as uint16), scalars, `TensorMap`s, as the parameters say.
             deferred: asynchronous copies and products land only when they are waited for, else at once.
             order: of warps, lanes and blocks: "forward", "reversed", or the seed of a random one.
-            timeout: seconds.
+            timeout: seconds, at least LEAST_SECONDS.
             shared_limit: bytes of shared memory that a block may have in all.
 
         Returns:
@@ -146,7 +148,7 @@ class CpuModule:
             f"shared {shared_bytes} {shared_limit}",
             f"mode {int(deferred)} {int(self.checked)}",
             f"order {mode} {seed}",
-            f"timeout {max(1, round(timeout))}",
+            f"timeout {max(LEAST_SECONDS, timeout):f}",
         ]
         return self._run(lines, bind(self.kernels[kernel], args), timeout)
 

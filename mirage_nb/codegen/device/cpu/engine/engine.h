@@ -132,7 +132,7 @@ void check_access(const void* p, size_t bytes, bool write);
 std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
 std::string place(const Thread& thread, int line);
 [[noreturn]] void fail(const char* kind, const std::string& message);
-void watch_signals(unsigned timeout_seconds);
+void watch_signals(double timeout_seconds);
 void watch_stacks(const unsigned char* stacks, size_t stack_bytes, size_t count);
 
 }  // namespace mirage::cpu

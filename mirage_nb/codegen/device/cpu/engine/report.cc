@@ -3,6 +3,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <fcntl.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "engine.h"
@@ -13,7 +14,7 @@ namespace {
 
 const unsigned char* stacks_begin = nullptr;
 size_t stack_span = 0, stack_count = 0;
-unsigned seconds = 0;
+double seconds = 0;
 
 std::string cause(int signal, const void* address) {
   switch (signal) {
@@ -37,7 +38,7 @@ void on_signal(int signal, siginfo_t* info, void*) {
 }
 
 void on_alarm(int) {
-  fail("timeout", text("still running after %u seconds, in block (%u,%u,%u)\n%s", seconds, launch.block.x,
+  fail("timeout", text("still running after %.3g s, in block (%u,%u,%u)\n%s", seconds, launch.block.x,
                        launch.block.y, launch.block.z, describe_warps().c_str()));
 }
 
@@ -65,7 +66,7 @@ void fail(const char* kind, const std::string& message) {
   _exit(3);
 }
 
-void watch_signals(unsigned timeout_seconds) {
+void watch_signals(double timeout_seconds) {
   static unsigned char signal_stack[64 << 10];
   stack_t stack{};
   stack.ss_sp = signal_stack;
@@ -80,7 +81,10 @@ void watch_signals(unsigned timeout_seconds) {
   timer.sa_flags = SA_ONSTACK;
   sigaction(SIGALRM, &timer, nullptr);
   seconds = timeout_seconds;
-  alarm(timeout_seconds);
+  itimerval left{};
+  left.it_value.tv_sec = static_cast<time_t>(seconds);
+  left.it_value.tv_usec = static_cast<suseconds_t>((seconds - left.it_value.tv_sec) * 1e6);
+  setitimer(ITIMER_REAL, &left, nullptr);
 }
 
 void watch_stacks(const unsigned char* stacks, size_t stack_bytes, size_t count) {

@@ -37,7 +37,7 @@ struct Buffer {
 struct Job {
   std::string module, kernel;
   size_t shared_bytes = 0;
-  unsigned timeout = 0;
+  double timeout = 0;
   std::vector<Buffer> buffers;
   std::deque<TensorMap> maps;
   std::deque<std::vector<unsigned char>> scalars;
