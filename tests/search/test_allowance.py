@@ -24,7 +24,10 @@ from mirage_nb.search.session.allowance import GRACE_SECONDS, Allowance
 from mirage_nb.search.session.progress import State
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import TARGETS
+from tests.clock import keeps_to
 from tests.search.programs import attention_safe
+
+PROGRAM = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
 
 
 class Clock:
@@ -87,25 +90,35 @@ class Stuck(futures.Executor):
 
 def test_a_worker_that_never_looks_at_the_clock_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HEAD_START_SECONDS", -1.0)
-    session = SearchSession(attention_safe(), TARGETS["h200"], seconds=1.0, executor=Stuck())
-    finished: list[float] = []
-    session.start(lambda: finished.append(session.left), lambda seconds: 0.3)
-    found = session.result(30)
-    assert found.state is State.FINISHED and found.candidates, "its own operators are there all the same"
-    assert 0.7 <= found.seconds < 2.0 and finished[0] <= 0.3
-    assert any("the budget was over" in why for why in found.cut)
+
+    def taken() -> float:
+        session = SearchSession(attention_safe(), TARGETS["h200"], seconds=1.0, executor=Stuck())
+        finished: list[float] = []
+        session.start(lambda: finished.append(session.left), lambda seconds: 0.3)
+        found = session.result(30)
+        assert found.state is State.FINISHED and found.candidates, "its own operators are there all the same"
+        assert found.seconds >= 0.7 and finished[0] <= 0.3
+        assert any("the budget was over" in why for why in found.cut)
+        return found.seconds
+
+    keeps_to(2.0, taken)
 
 
 def test_a_pause_is_no_time_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HEAD_START_SECONDS", -1.0)
-    session = SearchSession(attention_safe(), TARGETS["h200"], seconds=0.8, executor=Stuck()).start()
-    session.pause()
-    paused = session.snapshot().seconds
-    time.sleep(1.2)
-    assert session.snapshot().state is State.PAUSED and session.snapshot().seconds == paused
-    session.resume()
-    found = session.result(30)
-    assert found.state is State.FINISHED and 0.8 <= found.seconds < 2.0
+
+    def taken() -> float:
+        session = SearchSession(attention_safe(), TARGETS["h200"], seconds=0.8, executor=Stuck()).start()
+        session.pause()
+        paused = session.snapshot().seconds
+        time.sleep(1.2)
+        assert session.snapshot().state is State.PAUSED and session.snapshot().seconds == paused
+        session.resume()
+        found = session.result(30)
+        assert found.state is State.FINISHED and found.seconds >= 0.8
+        return found.seconds
+
+    keeps_to(1.8, taken)
 
 
 def forever(*arguments: object) -> None:
@@ -119,21 +132,25 @@ def test_a_pass_that_does_not_end_takes_no_more_than_the_whole_budget(monkeypatc
     monkeypatch.setattr(passes, "drawn", forever)  # which nobody waits for in this process
     monkeypatch.setattr(without_gpu, "draw_ahead", forever)
     monkeypatch.setattr(without_gpu, "AT_ONCE", 0.0)  # whatever is executed is executed by workers
-    session = superoptimize("X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W", effort="quick", budget=1.5)
-    snapshot = session.result(60)
-    assert snapshot.state is State.FINISHED and 1.2 < snapshot.seconds <= 2.5
-    assert any(": not executed: there was no time left; extend(" in m for m in snapshot.messages)
-    (winner,) = session.winners
-    assert winner.is_own and winner.candidate.executed_on == ALONE and snapshot.outcome == "finished"
-    assert winner.report.ok and 0 < winner.report.relative_error < winner.report.allowed
-    assert session(*(np.ones(i.type.shape, np.float16) for i in session.program.graph.inputs)).shape == (4, 96)
+
+    def taken() -> float:
+        session = superoptimize(PROGRAM, effort="quick", budget=1.5)
+        snapshot = session.result(60)
+        assert snapshot.state is State.FINISHED and snapshot.seconds > 1.2
+        assert any(": not executed: there was no time left; extend(" in m for m in snapshot.messages)
+        (winner,) = session.winners
+        assert winner.is_own and winner.candidate.executed_on == ALONE and snapshot.outcome == "finished"
+        assert winner.report.ok and 0 < winner.report.relative_error < winner.report.allowed
+        assert session(*(np.ones(i.type.shape, np.float16) for i in session.program.graph.inputs)).shape == (4, 96)
+        return snapshot.seconds
+
+    keeps_to(2.5, taken)
 
 
 @pytest.mark.parametrize("slow", ["compiler", "kernel"])
 def test_a_kernel_that_runs_at_once_takes_no_more_than_the_whole_budget(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slow: str
 ) -> None:
-    text = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
     CpuModule('#include "mirage_device.cuh"\nextern "C" __global__ void nothing() {}')  # with it, once, the runner
     if slow == "compiler":
         script = tmp_path / "g++"
@@ -145,9 +162,14 @@ def test_a_kernel_that_runs_at_once_takes_no_more_than_the_whole_budget(
         before = "  volatile int waiting = 1;\n  while (waiting) {}\n"
     emit, first = passes.emit, "  const int thread ="
     monkeypatch.setattr(passes, "emit", lambda *given: changed(emit(*given), first, before + first))
-    snapshot = superoptimize(text, effort="quick", budget=2.5).result(60)
-    assert snapshot.state is State.FINISHED and snapshot.seconds <= 3.5
-    assert any("g++ took more than" in m or "timeout" in m for m in snapshot.messages), snapshot.messages
+
+    def taken() -> float:
+        snapshot = superoptimize(PROGRAM, effort="quick", budget=2.5).result(60)
+        assert snapshot.state is State.FINISHED
+        assert any("g++ took more than" in m or "timeout" in m for m in snapshot.messages), snapshot.messages
+        return snapshot.seconds
+
+    keeps_to(3.5, taken)
 
 
 def changed(emitted: Emitted, old: str, new: str) -> Emitted:
