@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-SHARE = 3
+SHARE = 5
 """One of so many."""
 WHOLE = 100
 """What the profile `whole` draws for a property that names no number."""

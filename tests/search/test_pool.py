@@ -157,8 +157,8 @@ FORK = "if os.fork() == 0:\n os.close(1)\n os.close(2)\n time.sleep(60)\n os._ex
 """Leaves somebody behind who holds whatever the owner held."""
 
 
-@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "sys.exit()", FORK])
-def test_processes_end_with_their_owner(end: str) -> None:
+def test_processes_end_with_their_owner() -> None:
+    ends = ("os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "sys.exit()", FORK)
     script = (
         "import os, signal, sys, time\n"
         "from mirage_nb.search.session.pool import Workers\n"
@@ -166,11 +166,14 @@ def test_processes_end_with_their_owner(end: str) -> None:
         "call = workers.submit(time.sleep, 60)\n"
         "while not call.running(): time.sleep(0.01)\n"
         "print(*workers.processes, flush=True)\n"
-        f"{end}\n"
     )
-    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    pid = int(ended.stdout)
-    assert until(lambda: not there(pid))
+    owners = [
+        subprocess.Popen([sys.executable, "-c", script + end], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for end in ends
+    ]
+    for end, owner in zip(ends, owners, strict=True):
+        pid = int(owner.communicate(timeout=60)[0])
+        assert until(lambda pid=pid: not there(pid)), end  # type: ignore[misc]
 
 
 def test_a_process_that_does_not_start_is_replaced(
