@@ -352,6 +352,14 @@ return a, b, c2, d2, e2, F.cross_entropy(X, y, label_smoothing=0.1)
 made = torch.cat([X.new_zeros(4, 1), X.new_ones(4, 2)], dim=1)
 return X.t() / X.numel(), torch.tensordot(N, M, dims=([1, 2], [2, 1])), S.diagonal() * 2, made
 """,
+    "rows that are masked wholly": """
+s = torch.where(torch.arange(4)[:, None] > torch.arange(6), X, -math.inf)
+top = s.max(-1, keepdim=True).values
+q = torch.softmax(s, -1)
+p = torch.where(s == -torch.inf, 0, torch.exp(s - torch.where(torch.isneginf(top), 0, top)))
+held = (s == top) * 1, torch.isfinite(s) * Y, torch.isinf(s) * 1, torch.isposinf(-s) * 2, (s != -torch.inf) * 3
+return p, torch.where(torch.isnan(q), 0, q), *held, s.masked_fill(s > -math.inf, 1), torch.isnan(q) * Y
+""",
     "modulated": """
 shift, scale, gate = (F.silu(X) @ torch.cat([S, S, S], 1)).chunk(3, dim=1)
 h = F.layer_norm(X, X.shape[-1:])

@@ -39,6 +39,10 @@ def _power(operand: str, exponent: Fraction) -> str:
     return special.get(exponent) or f"power({operand}, {number(exponent)})"
 
 
+def _comparison(sign: str) -> Callable[[list[str], Attrs | None], str]:
+    return lambda operands, attrs: f"({operands[0]} {sign} {operands[1]} ? 1.0f : 0.0f)"
+
+
 def _call(name: str) -> Callable[[list[str], Attrs | None], str]:
     return lambda operands, attrs: f"{name}({', '.join(operands)})"
 
@@ -113,6 +117,9 @@ CUDA: dict[OpKind, Callable[[list[str], Attrs | None], str]] = {
     OpKind.RELU: _call("relu"),
     OpKind.CLAMP: lambda operands, attrs: _clamp(operands[0], attrs),
     OpKind.MAXIMUM: _call("maximum"),
+    OpKind.GREATER: _comparison(">"),
+    OpKind.GREATER_EQUAL: _comparison(">="),
+    OpKind.EQUAL: _comparison("=="),
     OpKind.WHERE: _where,
     OpKind.CAST: lambda operands, attrs: operands[0],
     OpKind.POW: _raised,

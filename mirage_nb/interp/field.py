@@ -25,7 +25,18 @@ from mirage_nb.interp.instance import FieldInstance, Fields, FieldTensor, Mask, 
 from mirage_nb.interp.modular import WORD, Arithmetic, Residues
 from mirage_nb.interp.reference import ordered
 from mirage_nb.interp.run import run_kernel, run_outputs
-from mirage_nb.ir import AccumKind, ApplyAttrs, ClampAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs, WhereAttrs
+from mirage_nb.ir import (
+    OPS,
+    AccumKind,
+    ApplyAttrs,
+    ClampAttrs,
+    DimAttrs,
+    KernelGraph,
+    OpKind,
+    PowAttrs,
+    Trait,
+    WhereAttrs,
+)
 from mirage_nb.ir.ops import Attrs
 
 __all__ = ["FieldAlgebra", "FieldInstance", "FieldTensor", "Noted", "evaluate", "evaluate_all", "random_inputs"]
@@ -413,6 +424,18 @@ def _where(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs 
     return algebra.each(Arithmetic.add, algebra.each(Arithmetic.mul, truth, x), rest)
 
 
+def _comparison(kind: OpKind) -> Rule:
+    """A random function of two elements, the same for either order where that means the same."""
+    sides = ("", "") if Trait.COMMUTATIVE in OPS[kind].traits else ("first ", "second ")
+
+    def rule(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
+        pair = zip(sides, aligned(operands, batch), strict=True)
+        parts = (algebra.uninterpreted(side + kind.value, x) for side, x in pair)
+        return algebra.uninterpreted(kind.value, algebra.each(Arithmetic.add, *parts))
+
+    return rule
+
+
 def _arange(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
     numbers = algebra.instance.placed(arrays.counted(attrs, batch).astype(WORD))
     one = algebra.instance.number(Fraction(1), batch + 1)
@@ -460,6 +483,7 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.ARANGE: _arange,
     OpKind.WHERE: _where,
     OpKind.MAXIMUM: lambda algebra, operands, attrs, batch: algebra.union(*aligned(operands, batch)),
+    **{kind: _comparison(kind) for kind in (OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL)},
     OpKind.CAST: lambda algebra, operands, attrs, batch: operands[0],
     OpKind.APPLY: _apply,
     OpKind.POW: _pow,

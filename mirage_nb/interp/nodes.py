@@ -393,7 +393,9 @@ MOVES: Mapping[OpKind, Callable[..., arrays.Array]] = {
     OpKind.PAD: arrays.padded,
 }
 EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SIGMOID, OpKind.SILU})
-CHOOSING = frozenset({OpKind.WHERE, OpKind.MAXIMUM, OpKind.MAX, OpKind.RESCALED_SUM})
+CHOOSING = frozenset({
+    OpKind.WHERE, OpKind.MAXIMUM, OpKind.MAX, OpKind.RESCALED_SUM, OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL,
+})  # fmt: skip
 PARTIAL: Mapping[OpKind, int] = {OpKind.DIV: 1, OpKind.SQRT: 0}
 PARTIAL_SCALARS: Mapping[str, int] = {"div": 1, "sqrt": 0, "log": 0}
 """The operand for some of whose numbers there is no value."""

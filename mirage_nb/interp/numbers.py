@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -275,6 +276,11 @@ def step(x: Number) -> Number:
     return ZERO if x < 0 else OPEN
 
 
+def _compared(holds: Callable[[Number, Number], bool], fails: Callable[[Number, Number], bool]) -> Operation:
+    """1 where numbers, infinities among them, compare so, else 0; of balls that overlap nobody knows."""
+    return lambda x, y: ONE if holds(x, y) else ZERO if fails(x, y) else OPEN
+
+
 def _of_ball(name: str, at_zero: Number) -> Operation:
     """A function of Arb's."""
     return lambda x: at_zero if is_zero(x) else _told(getattr(as_ball(x), name)())
@@ -343,6 +349,9 @@ ELEMENTWISE: dict[OpKind, Operation] = {
     OpKind.SIGMOID: sigmoid,
     OpKind.RELU: lambda x: maximum(x, ZERO),
     OpKind.MAXIMUM: maximum,
+    OpKind.GREATER: _compared(operator.gt, operator.le),
+    OpKind.GREATER_EQUAL: _compared(operator.ge, operator.lt),
+    OpKind.EQUAL: _compared(operator.eq, operator.ne),
     OpKind.CAST: lambda x: x,
 }
 """What elementwise operators without attributes compute of numbers."""

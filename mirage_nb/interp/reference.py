@@ -218,6 +218,18 @@ def _where(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
     return np.where(condition != 0, x, attrs.value)
 
 
+def _comparison(compare: np.ufunc) -> Rule:
+    def rule(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+        x, y = arrays.aligned(operands, batch)
+        held: Array = compare(x, y)
+        return held.astype(np.result_type(x, y))
+
+    return rule
+
+
+COMPARED = {OpKind.GREATER: np.greater, OpKind.GREATER_EQUAL: np.greater_equal, OpKind.EQUAL: np.equal}
+"""Comparisons, which are 1 where they hold and 0 elsewhere: no number is on no side of anything."""
+
 TABLE: dict[OpKind, Rule] = {
     OpKind.CONST: _const,
     OpKind.MATMUL: _matmul,
@@ -240,6 +252,7 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.ARANGE: lambda operands, attrs, batch: arrays.counted(attrs, batch),
     OpKind.WHERE: _where,
     OpKind.MAXIMUM: _elementwise(np.maximum),
+    **{kind: _comparison(compare) for kind, compare in COMPARED.items()},
     OpKind.CAST: lambda operands, attrs, batch: operands[0],
     OpKind.POW: _pow,
     OpKind.APPLY: _apply,

@@ -329,6 +329,18 @@ class Field:
             return numbers.step(x)
         return self._function("step", x) if self.mixed else fmpq(self._decides("step", x) % 8 < self.bias)
 
+    def _compared(self, kind: OpKind, x: Number, y: Number) -> Number:
+        """A comparison, as steps of the difference; beside an infinity every residue is like 0."""
+        if numbers.arb in (type(x), type(y)):
+            x, y = (ZERO if type(number) is tuple else number for number in (x, y))
+            return numbers.ELEMENTWISE[kind](x, y)
+        if kind is OpKind.GREATER:
+            return strict(self._subtract)(ONE, self._compared(OpKind.GREATER_EQUAL, y, x))
+        found = strict(self._step)(self._subtract(x, y))
+        if kind is OpKind.EQUAL:
+            found = strict(self._multiply)(found, strict(self._step)(self._subtract(y, x)))
+        return found
+
     def _where(self, other: Number, condition: Number, x: Number) -> Number:
         if type(condition) is Hole:
             return condition
@@ -356,6 +368,8 @@ class Field:
             OpKind.SILU: self._silu, OpKind.SIGMOID: self._sigmoid, OpKind.MAXIMUM: self._maximum,
             OpKind.CAST: lambda x: x,
         }  # fmt: skip
+        for kind in (OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL):
+            known[kind] = partial(self._compared, kind)
         for kind in (OpKind.GELU, OpKind.RELU):
             known[kind] = self._opaque(kind.value, numbers.ELEMENTWISE[kind])
         return {kind: strict(operation) for kind, operation in known.items()}

@@ -30,6 +30,9 @@ _SIZE = {DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8}
 HALVES = frozenset({DType.F16, DType.BF16})
 """The types of two bytes, which tensor cores multiply."""
 
+LARGEST = {DType.F16: 65504, DType.BF16: 2**128 - 2**120, DType.F32: 2**128 - 2**104, DType.F64: 2**128 - 2**104}
+"""The largest numbers of types, of double precision the largest that constants may be."""
+
 DTYPE_NAMES: dict[str, DType] = {
     "f16": DType.F16, "float16": DType.F16, "half": DType.F16,
     "bf16": DType.BF16, "bfloat16": DType.BF16,

@@ -57,6 +57,9 @@ class OpKind(enum.Enum):
     RELU = "ReLU"
     CLAMP = "Clamp"
     MAXIMUM = "EwMax"
+    GREATER = "EwGt"
+    GREATER_EQUAL = "EwGe"
+    EQUAL = "EwEq"
     WHERE = "Where"
     CAST = "Cast"
     POW = "Pow"
@@ -461,6 +464,9 @@ OPS: dict[OpKind, OpSpec] = {
         _row(OpKind.RELU, 1, None, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.CLAMP, 1, ClampAttrs, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.MAXIMUM, 2, None, _KBT, broadcast, _T.ELEMENTWISE, _T.COMMUTATIVE),
+        _row(OpKind.GREATER, 2, None, _KBT, broadcast, _T.ELEMENTWISE),
+        _row(OpKind.GREATER_EQUAL, 2, None, _KBT, broadcast, _T.ELEMENTWISE),
+        _row(OpKind.EQUAL, 2, None, _KBT, broadcast, _T.ELEMENTWISE, _T.COMMUTATIVE),
         _row(OpKind.WHERE, 2, WhereAttrs, _KBT, broadcast, _T.ELEMENTWISE),
         _row(OpKind.CAST, 1, CastAttrs, _KBT, broadcast, _T.ELEMENTWISE, _T.VIEW, _T.LAX),
         _row(OpKind.POW, 1, PowAttrs, _KBT, broadcast, _T.ELEMENTWISE),

@@ -30,6 +30,8 @@ STEPS: dict[type[ast.cmpop], str] = {
     ast.NotEq: "1 - step(x) * step(-x)",
 }
 """Comparisons of a difference with zero, as formulas."""
+COMPARED = {ast.GtE: OpKind.GREATER_EQUAL, ast.Gt: OpKind.GREATER, ast.Eq: OpKind.EQUAL}
+"""The same of what may be no number, or infinite; what is not equal is the opposite."""
 ZERO, ONE, MINUS_ONE, HALF = (Number.of(Fraction(v)) for v in ("0", "1", "-1", "1/2"))
 
 
@@ -155,6 +157,8 @@ def is_mask(b: Builder, x: Term) -> bool:
         return x in b.masks
     if isinstance(op.attrs, ApplyAttrs):
         return op.attrs.formula in STEPS.values()
+    if op.kind in COMPARED.values():
+        return True
     if op.kind is OpKind.SUB:
         return b.number(Value(op.inputs[0])) == ONE and is_mask(b, Value(op.inputs[1]))
     if op.kind in (OpKind.SQR, OpKind.CAST, OpKind.MUL, OpKind.MAXIMUM) or Trait.VIEW in OPS[op.kind].traits:
@@ -167,7 +171,7 @@ def is_whole(b: Builder, x: Term) -> bool:
     if isinstance(x, Number):
         return x.integer is not None
     known: set[int] = set()
-    for value in map(Value, range(x + 1)):
+    for value in b.needed([x]):
         if _stays_whole(b, value, known):
             known.add(value)
     return x in known

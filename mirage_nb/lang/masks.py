@@ -1,7 +1,8 @@
 """Comparisons and what is made of them: masks, choices between elements, numbers along an axis.
 
-In: terms. Out: terms; a mask is a tensor of ones and zeros. Invariant: a comparison is a step of a difference, so that
-`i >= j` and `i - j >= 0` are one operator; differences of infinities are no numbers, and compare as false.
+In: terms. Out: terms; a mask is a tensor of ones and zeros. Invariant: comparisons mean what IEEE 754 makes of them. Of
+numbers that are finite, as places and constants are, one is a step of a difference, so that `i >= j` and `i - j >= 0`
+are one operator; of others, whose difference may be none, it is an operator of its own (`COMPARED`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
-from mirage_nb.ir.dtypes import DType
+from mirage_nb.ir.dtypes import LARGEST, DType
 from mirage_nb.ir.ops import (
     EXACT,
     ArangeAttrs,
@@ -26,18 +27,37 @@ from mirage_nb.ir.ops import (
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Infinity, Result, Term, Value
 from mirage_nb.lang.constants import Number
-from mirage_nb.lang.lowering import ONE, STEPS, ZERO, add, cast, formula_of, is_mask, multiply, scale, subtract
+from mirage_nb.lang.lowering import (
+    COMPARED,
+    ONE,
+    STEPS,
+    ZERO,
+    add,
+    cast,
+    formula_of,
+    is_mask,
+    is_whole,
+    multiply,
+    scale,
+    subtract,
+)
 from mirage_nb.lang.ranges import bounds
 from mirage_nb.lang.views import reshaped, transpose
 
+Choice = Term | Infinity
 _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.GtE, ast.Lt: ast.Gt}
+_MIRRORED = _SWAPPED | {other: kind for kind, other in _SWAPPED.items()}
 _STEP = {kind: formula_of("compared", text) for kind, text in STEPS.items()}
 
 
-def comparison(kind: type[ast.cmpop]) -> Callable[[Builder, Term, Term], Term]:
+def comparison(kind: type[ast.cmpop]) -> Callable[[Builder, Choice, Choice], Term]:
     """The function that is 1 where two terms compare so, and 0 elsewhere."""
 
-    def lower(b: Builder, x: Term, y: Term) -> Term:
+    def lower(b: Builder, x: Choice, y: Choice) -> Term:
+        if isinstance(x, Infinity):
+            return _beside_infinity(b, _MIRRORED.get(kind, kind), y, x)
+        if isinstance(y, Infinity):
+            return _beside_infinity(b, kind, x, y)
         if isinstance(x, Number) and isinstance(y, Number):
             return Number.of(constants.compared(kind, x, y))
         if isinstance(y, Number) and not isinstance(x, Number) and is_mask(b, x):
@@ -47,9 +67,30 @@ def comparison(kind: type[ast.cmpop]) -> Callable[[Builder, Term, Term], Term]:
         wanted = _SWAPPED.get(kind, kind)
         if wanted is not kind or (wanted in (ast.Eq, ast.NotEq) and _stands_behind(x, y)):
             x, y = y, x
-        return _STEP[wanted](b, b.tensor(subtract(b, x, y), "a comparison"))
+        finite = [isinstance(side, Number) or is_whole(b, side) or is_mask(b, side) for side in (x, y)]
+        if all(finite) or (any(finite) and wanted is not ast.Gt):  # of no number, `1 - step(-x)` is 1
+            return _STEP[wanted](b, b.tensor(subtract(b, x, y), "a comparison"))
+        made = b.emit(COMPARED[ast.Eq if wanted is ast.NotEq else wanted], b.value(x), b.value(y))
+        return opposite(b, made) if wanted is ast.NotEq else made
 
     return lower
+
+
+def _beside_infinity(b: Builder, kind: type[ast.cmpop], x: Choice, infinity: Infinity) -> Term:
+    """A comparison with an infinity, which is beyond the largest number of the type."""
+    if not isinstance(x, int):  # numbers lie between the two
+        place = Number.of(x.sign) if isinstance(x, Infinity) else ZERO
+        return Number.of(constants.compared(kind, place, Number.of(infinity.sign)))
+    edge = Number.of(infinity.sign * LARGEST[b.dtype(x)])
+    beyond, within = (ast.Gt, ast.LtE) if infinity.sign > 0 else (ast.Lt, ast.GtE)
+    if kind is beyond:
+        return b.emit(OpKind.GREATER, x, x)
+    if kind is within:
+        return b.emit(OpKind.EQUAL, x, x)
+    if kind in (ast.Lt, ast.Gt):
+        return comparison(within)(b, x, edge)
+    reached = b.tensor(comparison(beyond)(b, x, edge), "a comparison")
+    return opposite(b, reached) if kind is ast.NotEq else reached
 
 
 def _stands_behind(x: Term, y: Term) -> bool:
@@ -88,9 +129,6 @@ def opposite(b: Builder, x: Term) -> Term:
     if op is not None and op.kind is OpKind.SUB:
         return Value(op.inputs[1])
     return subtract(b, ONE, mask)
-
-
-Choice = Term | Infinity
 
 
 def where(b: Builder, condition: Value, x: Choice, y: Choice) -> Term:

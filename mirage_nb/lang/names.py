@@ -72,7 +72,10 @@ AT: dict[str, ast.operator | None] = {
 REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
 """What NumPy's np.add.reduce(x) and its like are, which go over the first axis."""
 
-LOGICAL = frozenset("eq ne gt ge lt le logical_and logical_or logical_not logical_xor isclose bool cast same".split())
+LOGICAL = frozenset((
+    "eq ne gt ge lt le logical_and logical_or logical_not logical_xor isclose isnan isinf isfinite "
+    "isposinf isneginf bool cast same"
+).split())
 """Functions of the prelude whose masks are truth values; those of others are numbers."""
 
 IGNORED = frozenset({

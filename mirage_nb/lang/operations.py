@@ -10,7 +10,7 @@ import ast
 import itertools
 
 from mirage_nb.lang import sequences
-from mirage_nb.lang.builder import Extremes, Picked, Result, Truth, is_tensor, plain, true
+from mirage_nb.lang.builder import Extremes, Infinity, Picked, Result, Truth, is_tensor, plain, true
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.functions import OPERATORS
 from mirage_nb.lang.limits import MAX_STATEMENTS
@@ -57,7 +57,8 @@ class Operations(Subscripts, Loops):
             known = sequences.compared(op, x, y)
             if known is None and type(op) in OPERATORS:
                 row = OPERATORS[type(op)]
-                terms = (self.term_of(one, at) for one, at in zip((x, y), nodes[place:], strict=False))
+                sides = zip((x, y), nodes[place:], strict=False)
+                terms = (one if isinstance(one, Infinity) else self.term_of(one, at) for one, at in sides)
                 made = self.lowered(node, row.shape, row.lower, *terms)
                 if not isinstance(made, Number):
                     return true(made)

@@ -42,7 +42,7 @@ def outputs_of(expressions: Expressions, value: ast.expr, inputs: Collection[str
 
 def _results(expressions: Expressions, value: ast.expr) -> list[tuple[ast.expr, str, Result, bool]]:
     """Node, name if one is written, and result of every output, and whether there are several."""
-    nodes: Sequence[ast.expr] = value.elts if isinstance(value, ast.Tuple) else [value]
+    nodes: Sequence[ast.expr] = expressions.spread(value.elts) if isinstance(value, ast.Tuple) else [value]
     results = [expressions.result(node) for node in nodes]
     if len(nodes) == 1 and isinstance(found := results[0], tuple) and not isinstance(found, Extremes):
         names = found.names if isinstance(found, Named) else ("",) * len(found)

@@ -241,12 +241,12 @@ def truth(x: Result) -> bool:
 
 
 def compared(op: ast.cmpop, x: Result, y: Result) -> bool | None:
-    """What a comparison of results says that are no tensors, and not both numbers; None for the others."""
+    """What a comparison of results says that are neither tensors nor numbers; None for the others."""
     if isinstance(op, ast.Is | ast.IsNot) and Nothing() in (x, y):
         return (x == y) is isinstance(op, ast.Is)
     if isinstance(op, ast.In | ast.NotIn) and isinstance(y, tuple) and not is_tensor(x):
         return (x in y) is isinstance(op, ast.In)
-    odd = any(isinstance(one, Text | Nothing | tuple | Infinity) for one in (x, y))
+    odd = any(isinstance(one, Text | Nothing | tuple) for one in (x, y))
     if isinstance(op, ast.Eq | ast.NotEq) and odd:
         return (x == y) is isinstance(op, ast.Eq)
     return None

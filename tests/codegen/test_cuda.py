@@ -137,7 +137,7 @@ FORMULAS = (
 
 ATTRIBUTES: list[tuple[OpKind, Attrs | None]] = [
     *((k, None) for k in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.EXP, OpKind.SQR, OpKind.SQRT)),
-    (OpKind.MAXIMUM, None),
+    *((k, None) for k in (OpKind.MAXIMUM, OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL)),
     *((OpKind.WHERE, WhereAttrs(Fraction(other))) for other in (0, "-7/2")),
     *((OpKind.CAST, CastAttrs(dtype)) for dtype in (DType.F16, DType.BF16)),
     *((k, None) for k in (OpKind.SILU, OpKind.GELU, OpKind.SIGMOID, OpKind.RELU)),

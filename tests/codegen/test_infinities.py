@@ -5,6 +5,7 @@ What is right is what the program's own operators say, in float64; a row that is
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -166,3 +167,44 @@ def test_rescaled_sums_by_libraries() -> None:
         by_torch = TORCH[OpKind.RESCALED_SUM](torch, op.attrs, (torch.tensor(x), torch.tensor(tops)))
         np.testing.assert_allclose(found, [[want]])
         np.testing.assert_allclose(by_torch.numpy(), [[want]])
+
+
+SIGNS = {
+    "==": np.equal, "!=": np.not_equal, ">=": np.greater_equal, ">": np.greater, "<=": np.less_equal, "<": np.less,
+}  # fmt: skip
+SIDES = (("X", "Y"), ("X", "1"), ("inf", "X"), ("X", "-inf"))
+SPECIAL = np.array(list(itertools.product((-np.inf, -1, -0.0, 0, 1, np.inf, np.nan), repeat=2))).T
+
+
+def in_one_kernel(program: KernelGraph) -> KernelGraph:
+    """All of an elementwise program in one block."""
+    b = Block(tuple(i.type for i in program.inputs), (1,))
+    made = [b.read(number, (None,)) for number in range(len(program.inputs))]
+    for op in program.ops:
+        made.append(b.op(op.kind, *(made[v] for v in op.inputs), attrs=op.attrs))
+    for value in program.outputs:
+        b.save(made[value], (None,))
+    return one_kernel(" ".join(i.name for i in program.inputs), b)
+
+
+def test_comparisons_are_those_of_ieee_754() -> None:
+    """Six of them, of all pairs of numbers, infinities and NaN, in every type: each is a digit of a sum."""
+    values = {"X": SPECIAL[0], "Y": SPECIAL[1], "1": 1, "inf": np.inf, "-inf": -np.inf}
+    held = [[test(values[left], values[right]) for test in SIGNS.values()] for left, right in SIDES]
+    wanted = [sum(truth * 2**k for k, truth in enumerate(tests)) for tests in held]
+
+    def program(*dtypes: DType) -> KernelGraph:
+        lines, made = [], []
+        for name in (dtype.value for dtype in dtypes):
+            lines += [f"X{name}: {name}[49]", f"Y{name}: {name}[49]"]
+            for sides in SIDES:
+                left, right = (side + name if side in "XY" else side for side in sides)
+                made.append(" + ".join(f"({left} {sign} {right}) * {2**k}" for k, sign in enumerate(SIGNS)))
+        return parse("\n".join([*lines, f"return {', '.join(made)}"])).graph
+
+    every, kernel = program(*DType), in_one_kernel(program(DType.F16, DType.BF16, DType.F32))
+    references = evaluate(every, {i.name: values[i.name[0]] for i in every.inputs})
+    found = run(emit(kernel, H200), [encode(values[i.name[0]], i.type.dtype) for i in kernel.inputs])
+    read = [decode(one, output.dtype) for one, output in zip(found, kernel.output_types, strict=True)]
+    for one, right in zip((*references, *read), itertools.cycle(wanted), strict=False):
+        np.testing.assert_array_equal(one, right)

@@ -16,14 +16,11 @@ from mirage_nb.frontend.aten.folds import variance
 from mirage_nb.frontend.aten.masks import triangle
 from mirage_nb.frontend.aten.products import product, transposed
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, narrowest, number
-from mirage_nb.ir.dtypes import DType
+from mirage_nb.ir.dtypes import LARGEST
 from mirage_nb.ir.ops import OpKind
 from mirage_nb.lang import constants, lowering, masks, norms, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
-
-LARGEST = {DType.F16: 65504, DType.BF16: 2**128 - 2**120, DType.F32: 2**128 - 2**104, DType.F64: 2**128 - 2**104}
-"""The largest numbers of types, of double precision the largest that constants may be."""
 
 
 def _along(lower: Callable[[Builder, Value, int], Term]) -> Row:

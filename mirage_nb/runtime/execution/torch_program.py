@@ -53,6 +53,10 @@ def _apply(torch: Any, attrs: Any, args: tuple[Any, ...]) -> Any:
     )
 
 
+def _wider(torch: Any, args: tuple[Any, ...]) -> Any:
+    return torch.result_type(*args)
+
+
 def _slice(torch: Any, attrs: Any, args: tuple[Any, ...]) -> Any:
     """PyTorch takes no negative steps: those elements are taken in turn and flipped."""
     last = attrs.start + (attrs.extent - 1) * attrs.step
@@ -93,6 +97,9 @@ TORCH: dict[OpKind, Rule] = {
     OpKind.ARANGE: _arange,
     OpKind.WHERE: lambda torch, attrs, a: torch.where(a[0] != 0, a[1], attrs.value),
     OpKind.MAXIMUM: lambda torch, attrs, a: torch.maximum(a[0], a[1]),
+    OpKind.GREATER: lambda torch, attrs, a: (a[0] > a[1]).to(_wider(torch, a)),
+    OpKind.GREATER_EQUAL: lambda torch, attrs, a: (a[0] >= a[1]).to(_wider(torch, a)),
+    OpKind.EQUAL: lambda torch, attrs, a: (a[0] == a[1]).to(_wider(torch, a)),
     OpKind.CAST: lambda torch, attrs, a: a[0].to(torch_dtype(torch, attrs.dtype)),
     OpKind.POW: lambda torch, attrs, a: a[0] ** float(attrs.exponent),
     OpKind.APPLY: _apply,

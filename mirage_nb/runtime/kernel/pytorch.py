@@ -211,7 +211,8 @@ def _copied(torch: Any, attrs: Mapping[str, Any], x: Any) -> Any:
 BY_TORCH: dict[str, Rule] = {
     "Const": _filled, "Matmul": _matmul, "ConcatMatmul": _concat_matmul, "Sum": _summed, "Max": _largest,
     "RescaledSum": _rescaled_total, "EwAdd": _two("add"), "EwSub": _two("sub"), "EwMul": _two("mul"),
-    "EwDiv": _two("div"), "EwMax": _two("maximum"), "EwExp": _one(lambda torch: torch.exp),
+    "EwDiv": _two("div"), "EwMax": _two("maximum"), "EwGt": _two("gt"), "EwGe": _two("ge"), "EwEq": _two("eq"),
+    "EwExp": _one(lambda torch: torch.exp),
     "Sqr": _one(lambda torch: torch.square), "Sqrt": _one(lambda torch: torch.sqrt),
     "SiLU": _one(lambda torch: torch.ops.aten.silu.out), "GELU": _exact_gelu,
     "Sigmoid": _one(lambda torch: torch.sigmoid), "ReLU": _positive,

@@ -25,7 +25,7 @@ PART_EXTENT = 2
 OPAQUE = frozenset({OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.POW, OpKind.APPLY})
 """Unary operators outside the theory: random functions here, uninterpreted functions in the algebra."""
 
-OPAQUE_PAIRS = frozenset({OpKind.MAXIMUM, OpKind.WHERE})
+OPAQUE_PAIRS = frozenset({OpKind.MAXIMUM, OpKind.WHERE, OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL})
 """Binary operators outside the theory: the search applies them to the operands that the program gives them."""
 
 UNARY = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SQR, OpKind.SILU, OpKind.SIGMOID}) | OPAQUE

@@ -32,7 +32,7 @@ class Need(enum.Enum):
 
 TOTAL = frozenset({
     OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.SQR, OpKind.EXP, OpKind.SILU, OpKind.GELU, OpKind.SIGMOID, OpKind.RELU,
-    OpKind.CLAMP, OpKind.MAXIMUM, OpKind.WHERE, OpKind.CAST,
+    OpKind.CLAMP, OpKind.MAXIMUM, OpKind.WHERE, OpKind.CAST, OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL,
 })  # fmt: skip
 """Elementwise operators that are defined everywhere. `POW` is asked of `power`, `APPLY` of its formula."""
 

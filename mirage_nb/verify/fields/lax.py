@@ -71,7 +71,10 @@ class LaxReport:
 
 
 EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
-OPAQUE = frozenset({OpKind.RELU, OpKind.GELU, OpKind.CLAMP, OpKind.APPLY, OpKind.WHERE})
+OPAQUE = frozenset({
+    OpKind.RELU, OpKind.GELU, OpKind.CLAMP, OpKind.APPLY, OpKind.WHERE,
+    OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL,
+})  # fmt: skip
 MARKED = EXPONENTIALS | OPAQUE | {
     OpKind.POW, OpKind.SQRT, OpKind.MAX, OpKind.MAXIMUM, OpKind.RESCALED_SUM, OpKind.ACCUM, OpKind.CONST,
 }  # fmt: skip

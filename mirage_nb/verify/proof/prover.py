@@ -32,6 +32,7 @@ from mirage_nb.verify.proof.checker import (
     rewritten,
 )
 from mirage_nb.verify.proof.elements import element_goals
+from mirage_nb.verify.proof.functions import COMPARED
 from mirage_nb.verify.proof.known import Known
 from mirage_nb.verify.proof.properties import refuted_property
 from mirage_nb.verify.proof.rules import next_steps, steps_before
@@ -41,7 +42,9 @@ from mirage_nb.verify.proof.translate import Needs, translate
 
 MAX_PAIRINGS = 24
 MAX_GOAL_NODES = 20_000
-DEFINED = frozenset({OpKind.SILU, OpKind.SIGMOID, OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.APPLY, OpKind.WHERE})
+DEFINED = frozenset({
+    OpKind.SILU, OpKind.SIGMOID, OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.APPLY, OpKind.WHERE, *COMPARED,
+})  # fmt: skip
 """Operators that stand for others."""
 
 

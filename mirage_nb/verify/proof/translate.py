@@ -42,7 +42,7 @@ from mirage_nb.ir.fields import write_attrs
 from mirage_nb.verify.defined import domain
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axes import Parts, Scope, leaves, scoped
-from mirage_nb.verify.proof.functions import of_formula, power
+from mirage_nb.verify.proof.functions import COMPARED, of_formula, power
 from mirage_nb.verify.proof.masked import TERMS, Masked, logarithm, of_masked, raised, real, with_weight
 from mirage_nb.verify.proof.signs import NO_FACTS, is_bit, vanishes
 from mirage_nb.verify.proof.terms import (
@@ -393,9 +393,10 @@ class Reader:
                 self._require(domain.NEEDS[op.kind], operands[-1])
             case _ if op.kind not in domain.TOTAL:
                 raise ProofError(f"it is not known where {op.kind.value} is defined")
-        if op.kind in ELEMENTWISE:
-            return ELEMENTWISE[op.kind](*operands)
-        return self._function(op, *operands)
+        if op.kind in COMPARED:
+            return self._function(Op(OpKind.APPLY, (), COMPARED[op.kind]), add(operands[0], neg(operands[1])))
+        made = ELEMENTWISE.get(op.kind)
+        return self._function(op, *operands) if made is None else made(*operands)
 
     def _masked(self, op: Op, values: list[Value]) -> Value:
         """An operator where something may be minus infinity. A difference from it is plus infinity, which nothing is
