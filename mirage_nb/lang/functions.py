@@ -85,6 +85,7 @@ FUNCTIONS: dict[str, Function] = {
         _formula("abs", "the magnitude", "abs(x)"),
         _formula("sign", "-1, 0 or 1", "sign(x)"),
         Function("floor", (_TERM,), "the largest integer that is not above x", _SAME, lowering.floor, "floor(X)"),
+        Function("trunc", (_TERM,), "x without what is behind its point", _SAME, lowering.trunc, "trunc(X)"),
         _formula("step", "1 where x is at least 0, else 0", "step(x)"),
         _formula("softplus", "log(1 + exp(x))", "maximum(x, 0) + log1p(exp(-abs(x)))"),
         _formula("logsigmoid", "log(sigmoid(x))", "minimum(x, 0) - log1p(exp(-abs(x)))"),

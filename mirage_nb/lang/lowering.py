@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir import formula
-from mirage_nb.ir.dtypes import DType
-from mirage_nb.ir.ops import OPS, ApplyAttrs, CastAttrs, ClampAttrs, OpKind, PowAttrs, Trait
+from mirage_nb.ir.dtypes import HALVES, DType
+from mirage_nb.ir.ops import OPS, ApplyAttrs, CastAttrs, ClampAttrs, OpKind, PowAttrs, Trait, WhereAttrs
 from mirage_nb.ir.syntax import expression
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Term, Value
@@ -122,25 +122,42 @@ def matmul(b: Builder, x: Term, y: Term) -> Term:
 
 
 def floor_divide(b: Builder, x: Term, y: Term) -> Term:
-    """x // y; the quotient of whole numbers is taken half a step beyond, so that no rounding makes it one less."""
+    """x // y."""
     if isinstance(x, Number) and isinstance(y, Number):
         return constants.floor_divide(x, y)
-    if isinstance(y, Number) and y.sign < 0:
-        return floor_divide(b, negate(b, b.tensor(x, "//")), constants.negate(y))
-    if is_whole(b, x) and is_whole(b, y):
-        x = add(b, x, HALF if isinstance(y, Number) else scale(b, b.tensor(_SIGN(b, y), "//"), HALF))
-    return FLOOR(b, divide(b, x, y))
+    return floor(b, divide(b, x, y))
 
 
 def floor(b: Builder, x: Term) -> Term:
-    """The largest whole number not above x; of a multiple of 1 / n half a step is added, as in x // n."""
-    op = None if isinstance(x, Number) else b.definition(x)
-    factor = b.number(Value(op.inputs[1])) if op is not None and op.kind is OpKind.MUL else None
-    if op is not None and factor is not None and factor.rational is not None and is_whole(b, Value(op.inputs[0])):
-        steps = factor.rational.denominator
-        if steps & (steps - 1):  # powers of two are exact
-            x = add(b, x, Number.of(Fraction(1, 2 * steps)))
-    return FLOOR(b, x)
+    """The largest whole number not above x. Quotients of whole numbers are taken half a step beyond, so that rounding
+    makes it no smaller one."""
+    if isinstance(x, Number):
+        return FLOOR(b, x)
+    if (sides := _quotient(b, x)) is not None:
+        above, below = sides
+        return FLOOR(b, divide(b, add(b, above, scale(b, _SIGN(b, below), HALF)), below))
+    steps = denominator(b, x)
+    if steps is not None and steps & (steps - 1):  # powers of two are exact
+        x = add(b, x, Number.of(Fraction(1, 2 * steps)))
+    return x if steps == 1 else FLOOR(b, x)
+
+
+def trunc(b: Builder, x: Term) -> Term:
+    """x without what is behind its point, by the rule of `floor`."""
+    if not isinstance(x, Number) and (sides := _quotient(b, x)) is not None:
+        signs, sizes = zip(*((_SIGN(b, side), _ABS(b, side)) for side in sides), strict=True)
+        return multiply(b, multiply(b, *signs), floor(b, divide(b, *sizes)))
+    steps = denominator(b, x)
+    if steps is None or isinstance(x, Number):
+        return _TRUNC(b, x)
+    return x if steps == 1 else multiply(b, _SIGN(b, x), floor(b, _ABS(b, x)))
+
+
+def _quotient(b: Builder, x: Value) -> tuple[Term, Term] | None:
+    """The whole numbers of which x is the quotient."""
+    op = b.definition(x)
+    sides = [b.number(Value(v)) or Value(v) for v in op.inputs] if op is not None and op.kind is OpKind.DIV else []
+    return (sides[0], sides[1]) if sides and all(is_whole(b, side) for side in sides) else None
 
 
 def remainder(b: Builder, x: Term, y: Term) -> Term:
@@ -168,27 +185,43 @@ def is_mask(b: Builder, x: Term) -> bool:
 
 def is_whole(b: Builder, x: Term) -> bool:
     """Whether a term is known to hold whole numbers only, as indices do."""
+    return denominator(b, x) == 1
+
+
+def denominator(b: Builder, x: Term) -> int | None:
+    """The least known n of which all elements are multiples of 1 / n; None of what may be anything, or infinite."""
     if isinstance(x, Number):
-        return x.integer is not None
-    known: set[int] = set()
+        return None if x.rational is None else x.rational.denominator
+    known: dict[int, int] = {}
     for value in b.needed([x]):
-        if _stays_whole(b, value, known):
-            known.add(value)
-    return x in known
+        found = _denominator(b, value, known)
+        if found is not None and (found == 1 or (found <= FINEST and b.dtype(value) not in HALVES)):
+            known[value] = found
+    return known.get(x)
 
 
-def _stays_whole(b: Builder, value: Value, known: Collection[int]) -> bool:
-    """Whether a value holds whole numbers where those before it do that are known to."""
+def _denominator(b: Builder, value: Value, known: Mapping[int, int]) -> int | None:
+    """The same of a value, where those before it are known."""
     op = b.definition(value)
     if op is None:
-        return value in b.whole
-    if isinstance(op.attrs, ApplyAttrs):
-        return op.attrs.formula in _WHOLE or (op.attrs.formula == "abs(x)" and op.inputs[0] in known)
-    if op.kind is OpKind.CONST:
-        number = b.number(value)
-        return number is not None and number.integer is not None
-    kept = op.kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.SQR) or Trait.VIEW in OPS[op.kind].traits
-    return op.kind is OpKind.ARANGE or (kept and all(v in known for v in op.inputs))
+        return 1 if value in b.whole | b.masks else None
+    if op.kind is OpKind.ARANGE or op.kind in COMPARED.values() or getattr(op.attrs, "formula", "") in _WHOLE:
+        return 1
+    if (number := b.number(value)) is not None:
+        return denominator(b, number)
+    given = [known.get(v, 0) for v in (op.inputs[1:] if op.kind is OpKind.WHERE else op.inputs)]
+    if not all(given):
+        return None
+    match op.attrs:
+        case WhereAttrs(other, 0):
+            return math.lcm(other.denominator, *given)
+        case ClampAttrs(low, high):
+            return math.lcm(*given, *(limit.denominator for limit in (low, high) if limit is not None))
+        case ApplyAttrs():
+            return given[0] if op.attrs.formula == "abs(x)" else None
+    if op.kind in (OpKind.MUL, OpKind.MATMUL, OpKind.SQR):
+        return math.prod(given if len(given) > 1 else given * 2)
+    return math.lcm(*given) if op.kind in _KEPT or Trait.VIEW in OPS[op.kind].traits else None
 
 
 def power(b: Builder, x: Term, exponent: Term) -> Term:
@@ -356,7 +389,11 @@ _OF_NUMBERS: dict[str, Callable[..., Number]] = {
     "neg": constants.negate, "pow": lambda x, exponent: constants.power(x, Number.of(exponent)),
 }  # fmt: skip
 """The functions of formulas, of constants."""
-FLOOR, _SIGN = formula_of("floor", "floor(x)"), formula_of("sign", "sign(x)")
+FLOOR, _SIGN, _ABS = (formula_of(name, f"{name}(x)") for name in ("floor", "sign", "abs"))
+_TRUNC = formula_of("trunc", "sign(x) * floor(abs(x))")
 _ONES = formula_of("ones", "step(step(x))")
 _WHOLE = frozenset({"floor(x)", "sign(x)", "step(x)", "sign(x) * floor(abs(x))", *STEPS.values()})
 """Formulas that make whole numbers of any."""
+_KEPT = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MAXIMUM, OpKind.RELU, OpKind.SUM, OpKind.MAX})
+FINEST = 2**20
+"""The finest steps that are followed: beyond them f32 rounds more than half a step."""

@@ -34,9 +34,9 @@ from mirage_nb.lang.lowering import (
     ZERO,
     add,
     cast,
+    denominator,
     formula_of,
     is_mask,
-    is_whole,
     multiply,
     scale,
     subtract,
@@ -67,7 +67,7 @@ def comparison(kind: type[ast.cmpop]) -> Callable[[Builder, Choice, Choice], Ter
         wanted = _SWAPPED.get(kind, kind)
         if wanted is not kind or (wanted in (ast.Eq, ast.NotEq) and _stands_behind(x, y)):
             x, y = y, x
-        finite = [isinstance(side, Number) or is_whole(b, side) or is_mask(b, side) for side in (x, y)]
+        finite = [isinstance(side, Number) or denominator(b, side) is not None for side in (x, y)]
         if all(finite) or (any(finite) and wanted is not ast.Gt):  # of no number, `1 - step(-x)` is 1
             return _STEP[wanted](b, b.tensor(subtract(b, x, y), "a comparison"))
         made = b.emit(COMPARED[ast.Eq if wanted is ast.NotEq else wanted], b.value(x), b.value(y))

@@ -12,7 +12,7 @@ from mirage_nb.ir.graph import Op
 from mirage_nb.ir.ops import OPS, ApplyAttrs, ArangeAttrs, ClampAttrs, OpKind, Trait, WhereAttrs
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
-from mirage_nb.lang.lowering import FLOOR, HALF, STEPS, add, formula_at, is_whole, power
+from mirage_nb.lang.lowering import FLOOR, HALF, STEPS, add, floor_divide, formula_at, is_whole, power
 
 Bounds = tuple[float, float]
 MAX_PLACES = 4096
@@ -86,19 +86,10 @@ def _formula(b: Builder, op: Op, text: str) -> Bounds | None:
 def _remainder(b: Builder, op: Op) -> float:
     """y of x - floor(x / y) * y, with a constant y, else 0."""
     product = b.definition(Value(op.inputs[1]))
-    if product is None or product.kind is not OpKind.MUL:
+    by = b.number(Value(product.inputs[1])) if product is not None and product.kind is OpKind.MUL else None
+    if product is None or by is None or by.sign < 0:
         return 0
-    floored, by = b.definition(Value(product.inputs[0])), b.number(Value(product.inputs[1]))
-    if floored is None or by is None or by.sign < 0 or getattr(floored.attrs, "formula", "") != "floor(x)":
-        return 0
-    quotient = b.definition(Value(floored.inputs[0]))
-    if quotient is not None and quotient.kind is OpKind.ADD:  # half a step, see lowering.floor
-        quotient = b.definition(Value(quotient.inputs[0]))
-    if quotient is None or quotient.kind is not OpKind.MUL:
-        return 0
-    of = b.definition(Value(quotient.inputs[0]))
-    same = op.inputs[0] in (quotient.inputs[0], *(of.inputs if of is not None and of.kind is OpKind.ADD else ()))
-    return float(by.nearest) if same and b.number(Value(quotient.inputs[1])) == Number.of(1 / by.nearest) else 0
+    return float(by.nearest) if floor_divide(b, Value(op.inputs[0]), by) == product.inputs[0] else 0
 
 
 def _times(x: float, y: float) -> float:

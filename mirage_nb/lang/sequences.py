@@ -32,7 +32,7 @@ from mirage_nb.lang.builder import (
 )
 from mirage_nb.lang.constants import Number, function_of
 from mirage_nb.lang.limits import MAX_STATEMENTS
-from mirage_nb.lang.lowering import ZERO, add, cast, formula_of, is_mask, is_whole, maximum, minimum, multiply
+from mirage_nb.lang.lowering import ZERO, add, cast, is_mask, is_whole, maximum, minimum, multiply, trunc
 from mirage_nb.lang.masks import comparison, table
 from mirage_nb.lang.names import WHOLE
 from mirage_nb.lang.ranges import bounds
@@ -148,9 +148,6 @@ def _nearest(x: Result) -> float:
     return float(x.nearest)
 
 
-_TRUNCATED = formula_of("trunc", "sign(x) * floor(abs(x))")
-
-
 def _cast(b: Builder, x: Result, dtype: Result) -> Result:
     if isinstance(x, Picked) and is_tensor(whole := _cast(b, x.whole, dtype)):
         return Picked(whole, x.mask)
@@ -160,7 +157,7 @@ def _cast(b: Builder, x: Result, dtype: Result) -> Result:
             return true(Value(int(value)))
         if is_mask(b, value) or (is_whole(b, value) and dtype.value != "bool"):
             return Value(Whole(value))
-        return true(comparison(ast.NotEq)(b, value, ZERO)) if dtype.value == "bool" else _TRUNCATED(b, value)
+        return true(comparison(ast.NotEq)(b, value, ZERO)) if dtype.value == "bool" else trunc(b, value)
     if not isinstance(dtype, Text) or dtype.value not in DTYPE_NAMES:
         raise DTypeError("this is not an element type", hint=f"for example f32(x); they are {', '.join(DTYPE_NAMES)}")
     made = cast(DTYPE_NAMES[dtype.value])(b, x if isinstance(x, Number) else b.tensor_of(x, "a cast"))
@@ -188,7 +185,6 @@ SPECIAL: dict[str, Callable[..., Result]] = {
     "_is_sequence": lambda b, x: Number.of(isinstance(x, tuple)),
     "_is_function": lambda b, x: Number.of(isinstance(x, Callee)),
     "_is_tensor": lambda b, x: Number.of(is_tensor(x) or isinstance(x, Picked)),
-    "_is_whole": lambda b, x: Number.of((is_tensor(x) or isinstance(x, Number)) and is_whole(b, x)),
     "_never": lambda b, x, n: Number.of(_never(b, x, n)),
     "_is_mask": lambda b, x: Number.of(is_tensor(x) and is_mask(b, x)),
 }

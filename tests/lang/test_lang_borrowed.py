@@ -107,6 +107,8 @@ X * 2 ** (1 / 97) + math.sqrt(2) * 3 ** (1 / 33) * 5 ** (60 / 61)
 (2 ** (1 / 33)) ** (1 / 34) * X | X * int(math.log2(X.shape[0])) | X // 0.3 | np.mod(X, 0.3) | X % -0.25
 torch.floor_divide(X, 0.4) | torch.remainder(X, Y) | torch.fmod(X, 0.3)
 np.floor(np.arange(50) / 49) | np.ceil((np.arange(50) - 49) / 49) | torch.floor(torch.arange(99) * 3 / 7)
+np.trunc(np.arange(99) / 49) | (torch.arange(-99, 99) / 49).int() * 1 | torch.floor((torch.arange(99) + 3) / 49 - 1)
+torch.trunc(torch.arange(99) / (torch.arange(99) % 7 + 1)) | torch.floor(torch.arange(99) / -(torch.arange(99) % 7 + 1))
 X * (torch.arange(6) // 3 + torch.arange(6) % 4)
 (np.arange(41) * 7 - 120) // 7 | (np.arange(41) - 20) % 5 | (np.arange(41) - 20) // -3 | X.reshape(*X.shape[:-1], 2, 3)
 np.einsum("ii->i", S) | np.einsum("ii", S) | torch.einsum("iij->ji", torch.stack([S, S + 1, S * S], -1)) | X * (-7 // 2)
