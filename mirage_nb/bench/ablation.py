@@ -23,7 +23,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.optimize import BlockPlan, Buffer, Options, Plan, default_options, plan
 from mirage_nb.optimize.layout import SharedLayout, pitched
-from mirage_nb.optimize.plan import plan_chains, rewritten
+from mirage_nb.optimize.plan import Staged, plan_chains, rewritten
 from mirage_nb.pipeline import superoptimize
 from mirage_nb.runtime.execution.buffers import draw_sample
 from mirage_nb.runtime.execution.compile import compile_cubin
@@ -47,8 +47,8 @@ def without_layouts(graph: KernelGraph, target: Target, options: Options) -> Pla
     """Every shared tensor row-major, without padding or swizzle; so nothing is brought by bulk tensor copies."""
     whole = plan(graph, target, replace(options, bulk=False))
 
-    def plain(block: BlockPlan) -> BlockPlan:
-        return _placed(block, [replace(b, layout=_row_major(b.layout)) for b in block.buffers])
+    def plain(block: BlockPlan, staged: Staged) -> BlockPlan:
+        return _placed(block, staged, [replace(b, layout=_row_major(b.layout)) for b in staged.buffers])
 
     return _each(whole, plain, target)
 
@@ -57,8 +57,9 @@ def without_schedule(graph: KernelGraph, target: Target, options: Options) -> Pl
     """A barrier before every step, a ring of two tiles, and no kernel that starts while another one runs."""
     whole = plan(graph, target, replace(options, stages=2))
 
-    def barred(block: BlockPlan) -> BlockPlan:
-        return replace(block, barriers=frozenset(range(len(block.steps))), entry_barrier=True, loop_barrier=True)
+    def barred(block: BlockPlan, staged: Staged) -> BlockPlan:
+        every = frozenset(range(len(staged.steps)))
+        return replace(block, strategy=replace(staged, barriers=every, entry_barrier=True, loop_barrier=True))
 
     apart = tuple(replace(o, behind=False, ahead=False) for o in whole.overlaps)
     return _each(replace(whole, overlaps=apart), barred, target)
@@ -74,7 +75,7 @@ def without_memory_plan(graph: KernelGraph, target: Target, options: Options) ->
 
 
 def _one_by_one(graph: KernelGraph, target: Target, options: Options) -> Plan:
-    return _each(plan(graph, target, options), lambda block: _placed(block, block.buffers), target)
+    return _each(plan(graph, target, options), lambda block, staged: _placed(block, staged, staged.buffers), target)
 
 
 SWITCHES: dict[str, Planner] = {
@@ -87,10 +88,10 @@ SWITCHES: dict[str, Planner] = {
 """Ways to plan a muGraph: all of it, and without one part each."""
 
 
-def _each(whole: Plan, change: Callable[[BlockPlan], BlockPlan], target: Target) -> Plan:
-    """The plan with every kernel changed. Raises TargetError when a block needs more memory than there is."""
+def _each(whole: Plan, change: Callable[[BlockPlan, Staged], BlockPlan], target: Target) -> Plan:
+    """The plan with every staged kernel changed. Raises TargetError when a block needs more memory than there is."""
     kernels = tuple(
-        change(block) if block is not None and block.resident is None and block.program is None else block
+        change(block, block.staged) if block is not None and block.staged is not None else block
         for block in whole.kernels
     )
     available = target.shared_per_block - RESERVED_BYTES
@@ -100,12 +101,12 @@ def _each(whole: Plan, change: Callable[[BlockPlan], BlockPlan], target: Target)
     return replace(whole, kernels=kernels)
 
 
-def _placed(block: BlockPlan, buffers: Sequence[Buffer]) -> BlockPlan:
+def _placed(block: BlockPlan, staged: Staged, buffers: Sequence[Buffer]) -> BlockPlan:
     offset, placed = 0, []
     for buffer in buffers:
         placed.append(replace(buffer, offset=offset))
         offset += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
-    return replace(block, buffers=tuple(placed), shared_bytes=offset)
+    return replace(block, strategy=replace(staged, buffers=tuple(placed)), shared_bytes=offset)
 
 
 def _row_major(layout: SharedLayout) -> SharedLayout:

@@ -118,9 +118,9 @@ class Fragments:
         """
         if self.scope.plan.options.wide:
             return
-        anew = {s.value for s in self.scope.plan.steps if s.phase is Phase.LOOP}
+        anew = {s.value for s in self.scope.staged.steps if s.phase is Phase.LOOP}
         for index in self.region.ops:
-            op, tiling = self.scope.block.ops[index], self.scope.plan.tiling(index)
+            op, tiling = self.scope.block.ops[index], self.scope.staged.tiling(index)
             if op.kind is not OpKind.MATMUL or tiling is None:
                 continue
             left, right = op.inputs
@@ -166,7 +166,7 @@ class Fragments:
     def _matmul(self, index: int) -> None:
         out, scope = self.out, self.scope
         op, value = scope.block.ops[index], scope.first[index]
-        target, tiling = fragment(value), scope.plan.tiling(index)
+        target, tiling = fragment(value), scope.staged.tiling(index)
         assert tiling is not None
         if value in self.folded:
             target = f"a{scope.first[self.folded[value]]}"
@@ -225,7 +225,7 @@ class Fragments:
                 at = named(k, count) * DEPTH_TILE
                 load_rows(out, scope, tiling, rows, Index(), at, "row_side", f"{source}[{k}]")
         leaf = behind_views(scope, columns.value)
-        layout = scope.plan.buffer(leaf).layout
+        layout = scope.staged.buffer(leaf).layout
         panel = layout.panel_rows * layout.panel
         if contiguous_side(scope, columns) == "side":
             order, step = "MN", "k * 1024"  # sixteen lines of a panel
@@ -449,7 +449,7 @@ class Fragments:
         assert step.value is not None
         out, scope, region = self.out, self.scope, self.region
         with out.block(f"if (warp < {region.warps})" if region.warps < scope.plan.options.warps else ""):
-            tiling = scope.plan.tiling(step.op)
+            tiling = scope.staged.tiling(step.op)
             if tiling is not None:
                 warp_place(out, tiling)
                 store_fragments(out, scope, tiling, step.value, step.value)

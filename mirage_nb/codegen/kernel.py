@@ -33,8 +33,10 @@ from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import AccumAttrs, InIterAttrs, OpKind, TensorType
 from mirage_nb.ir.windows import Window
+from mirage_nb.optimize.layout import Boxes
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.plan import BlockPlan
+from mirage_nb.optimize.register_resident import Resident
 from mirage_nb.optimize.wide import right_leaves
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import Place, Step, StepKind
@@ -42,7 +44,7 @@ from mirage_nb.tile.sketch import MATMULS
 
 
 class KernelText:
-    """Writes one kernel."""
+    """Writes one kernel that is no tile program."""
 
     def __init__(
         self,
@@ -54,52 +56,31 @@ class KernelText:
         reaches: Reaches,
         windows: dict[int, Window],
     ) -> None:
-        self.name = name
-        self.plan = plan
-        self.block = plan.block
+        self.name, self.plan, self.block, self.outputs = name, plan, plan.block, outputs
         self.scope = Scope(plan, literals, reaches, windows)
         self.out = Writer()
-        self.outputs = outputs
         self.dependence = Dependence(self.out, self.scope, overlap)
-        ring = BulkRing if plan.options.bulk else AsyncRing
-        self.ring: BulkRing | AsyncRing = ring(self.out, self.scope, self.dependence)
-        self.fragments = Fragments(self.out, self.scope, plan.region) if plan.region else None
-        wide = plan.options.wide and plan.region is not None
-        self.wide_tiles = right_leaves(plan.block, plan.region) if wide and plan.region else frozenset[int]()
-        self.awaited = True
-        self.looped = False
+        body = ResidentText if isinstance(plan.strategy, Resident) else StagedText
+        self.body: ResidentText | StagedText = body(self.out, self.scope, self.dependence, outputs)
 
     def text(self) -> str:
         """The whole function."""
-        out = self.out
-        with out.block(f"{self._signature()}"):
+        with self.out.block(self._signature()):
             self._names()
+            if isinstance(self.body, StagedText):
+                self.body.declare()
             self.dependence.begin()
-            if self.plan.resident is not None:
-                ResidentText(out, self.scope, self.plan.resident, self.dependence).emit(self.outputs)
-                return out.text() + "}\n"
-            self._start()
-            for step in self._phase(Phase.BEFORE):
-                self._step(step)
-            self._accumulators()
-            if self._phase(Phase.LOOP):
-                self._loop()
-            if self.fragments is not None:
-                self.fragments.settle()
-            if self.fragments is not None and self.fragments.exchanged():
-                out.line("// the warps that share rows agree on their maxima")
-                self.fragments.publish()
-                self._sync()
-                self.fragments.agree()
-            if self.plan.region is not None and self.plan.region.direct and self.fragments is not None:
-                direct.close(self.fragments)
-            for step in self._phase(Phase.AFTER):
-                self._step(step)
-        return out.text()
+            self.body.emit()
+        return self.out.text()
+
+    @property
+    def _boxed(self) -> tuple[tuple[int, int, Boxes], ...]:
+        """(value, operand, boxes) of every tile that the copy engine brings."""
+        return self.body.ring.tensor_maps if isinstance(self.body, StagedText) else ()
 
     def params(self) -> tuple[int, ...]:
         """Operands that the kernel takes as pointers, in order."""
-        boxed = {value for value, _, _ in self.ring.tensor_maps}
+        boxed = {value for value, _, _ in self._boxed}
         read = {
             op.attrs.arg
             for op, values in self.block.definitions()
@@ -113,7 +94,7 @@ class KernelText:
         """The tensor maps that follow the pointers, in order, by their names here; values are operands. Raises
         EmitError where a size that is known at launch may leave boxes incomplete."""
         found = {}
-        for value, arg, boxed in self.ring.tensor_maps:
+        for value, arg, boxed in self._boxed:
             reach = self.scope.reaches.operands.get(arg)
             rows = reach.factor * math.prod(self.block.args[arg].shape[1:-1]) if reach is not None else 0
             if rows % boxed.fold:
@@ -138,10 +119,29 @@ class KernelText:
         for axis, extent in zip("xyz", self.block.grid, strict=False):
             if extent > 1:
                 out.line(f"const int block_{axis} = (int)blockIdx.{axis};")
-        if self.plan.buffers:
+
+
+class StagedText:
+    """Writes the body of a kernel whose tiles pass through shared memory."""
+
+    def __init__(self, out: Writer, scope: Scope, dependence: Dependence, outputs: tuple[TensorType, ...]) -> None:
+        self.out, self.scope, self.dependence, self.outputs = out, scope, dependence, outputs
+        self.options, self.block, self.staged = scope.plan.options, scope.block, scope.staged
+        region = self.staged.region
+        ring = BulkRing if self.options.bulk else AsyncRing
+        self.ring: BulkRing | AsyncRing = ring(out, scope, dependence)
+        self.fragments = Fragments(out, scope, region) if region else None
+        self.wide_tiles = right_leaves(scope.block, region) if self.options.wide and region else frozenset[int]()
+        self.awaited = True
+        self.looped = False
+
+    def declare(self) -> None:
+        """Name what lies in shared memory."""
+        out = self.out
+        if self.staged.buffers:
             out.line("MIRAGE_DYNAMIC_SHARED(shared);")
         ring = {s.value for s in self.ring.steps}
-        for buffer in self.plan.buffers:
+        for buffer in self.staged.buffers:
             element = c_type(buffer.layout.dtype)
             stem = "ring" if buffer.value in ring else "t"
             what = f"{buffer.copies} x " if buffer.copies > 1 else ""
@@ -153,16 +153,37 @@ class KernelText:
             for array in self.fragments.exchanged():
                 count = self.fragments.region.key_warps * self.fragments.region.padded_rows
                 out.line(f"MIRAGE_SHARED(float, {array}_all, {count});")
-        if any(s.kind is StepKind.REDUCE and share(self.scope, s.op).whole_block for s in self.plan.steps):
-            out.line(f"MIRAGE_SHARED(float, scratch, {self.plan.options.warps});")
+        if any(s.kind is StepKind.REDUCE and share(self.scope, s.op).whole_block for s in self.staged.steps):
+            out.line(f"MIRAGE_SHARED(float, scratch, {self.options.warps});")
+
+    def emit(self) -> None:
+        """The statements."""
+        out = self.out
+        self._start()
+        for step in self._phase(Phase.BEFORE):
+            self._step(step)
+        self._accumulators()
+        if self._phase(Phase.LOOP):
+            self._loop()
+        if self.fragments is not None:
+            self.fragments.settle()
+        if self.fragments is not None and self.fragments.exchanged():
+            out.line("// the warps that share rows agree on their maxima")
+            self.fragments.publish()
+            self._sync()
+            self.fragments.agree()
+        if self.staged.region is not None and self.staged.region.direct and self.fragments is not None:
+            direct.close(self.fragments)
+        for step in self._phase(Phase.AFTER):
+            self._step(step)
 
     def _phase(self, phase: Phase) -> list[Step]:
-        return [s for s in self.plan.steps if s.phase is phase and s.kind is not StepKind.LOAD]
+        return [s for s in self.staged.steps if s.phase is phase and s.kind is not StepKind.LOAD]
 
     def _start(self) -> None:
         """Issue the loads that happen once, then start the ring; a producer warp goes ahead of both."""
         early = loads(self.scope, Phase.BEFORE)
-        if self.plan.options.bulk:
+        if self.options.bulk:
             self.ring.begin()
         for step in sorted(early, key=self.dependence.late):
             self.dependence.before([step])
@@ -170,17 +191,17 @@ class KernelText:
         if early:
             self.out.line("cp_async_commit();")
             self.awaited = False
-        if not self.plan.options.bulk:
+        if not self.options.bulk:
             self.ring.begin()
         self.ring.ready()
 
     def _sync(self) -> None:
         """A barrier of all threads that compute; the first one also completes the early loads."""
         if not self.awaited:
-            newer = 0 if self.plan.options.bulk or not self.ring.slots or self.looped else self.ring.slots - 1
+            newer = 0 if self.options.bulk or not self.ring.slots or self.looped else self.ring.slots - 1
             self.out.line(f"cp_async_wait<{newer}>();")
             self.awaited = True
-        self.out.line(f"barrier_sync(1, {self.scope.threads});" if self.plan.options.bulk else "block_sync();")
+        self.out.line(f"barrier_sync(1, {self.scope.threads});" if self.options.bulk else "block_sync();")
 
     def _accumulators(self) -> None:
         out = self.out
@@ -188,14 +209,14 @@ class KernelText:
             self.fragments.declare()
             return
         done = set()
-        for step in self.plan.steps:
+        for step in self.staged.steps:
             if step.accum is None or step.accum in done:
                 continue
             done.add(step.accum)
             attrs = self.block.ops[step.accum].attrs
             assert isinstance(attrs, AccumAttrs)
             name = f"a{self.scope.first[step.accum]}"
-            tiling = self.plan.tiling(step.op)
+            tiling = self.staged.tiling(step.op)
             if tiling is not None:
                 b, r, c, _ = tiling.per_warp
                 out.line(f"float {name}[{b}][{r}][{c}][4] = {{}};")
@@ -210,14 +231,14 @@ class KernelText:
             declare_accumulator(out, name, attrs.kind, count)
 
     def _loop(self) -> None:
-        out, plan, ring = self.out, self.plan, self.ring
+        out, plan, ring = self.out, self.staged, self.ring
         self.dependence.before(self._phase(Phase.LOOP))
-        if plan.entry_barrier and (plan.options.bulk or not ring.slots or self.fragments is not None):
+        if plan.entry_barrier and (self.options.bulk or not ring.slots or self.fragments is not None):
             self._sync()
         if self.fragments is not None:
             self.fragments.hoist()
         # A ring of cp.async waits for everything older than itself, and has a barrier in every iteration.
-        self.awaited = self.awaited or (bool(ring.slots) and not plan.options.bulk)
+        self.awaited = self.awaited or (bool(ring.slots) and not self.options.bulk)
         self.looped = True
         with out.block(f"for (int iteration = 0; iteration < {self.block.loop}; ++iteration)"):
             ring.enter(plan.loop_barrier)
@@ -232,7 +253,7 @@ class KernelText:
 
     def _step(self, step: Step) -> None:
         out, scope = self.out, self.scope
-        if self.plan.steps.index(step) in self.plan.barriers:
+        if self.staged.steps.index(step) in self.staged.barriers:
             self._sync()
         self.dependence.before([step])
         out.line(f"// {self._comment(step)}")
@@ -265,7 +286,7 @@ class KernelText:
         if self.fragments is not None:
             self.fragments.finish(step)
             return
-        source = next(s for s in self.plan.steps if s.accum == step.op)
+        source = next(s for s in self.staged.steps if s.accum == step.op)
         match source.kind:
             case StepKind.MATMUL:
                 emit_finish_matmul(self.out, self.scope, step, source.op)
@@ -288,7 +309,7 @@ class KernelText:
         text = f"%{value} = {op.kind.value}({operands}): {self.block.types[value]}"
         if op.kind is OpKind.FUSED and op.body is not None:
             text += f" [{', '.join(inner.kind.value for inner in op.body.ops if inner.kind is not OpKind.CONST)}]"
-        tiling = self.plan.tiling(step.op)
+        tiling = self.staged.tiling(step.op)
         if tiling is not None:
             b, r, c, k = tiling.split
             text += f", warps {b} x {r} x {c} x {k} (batch x rows x columns x depth)"

@@ -111,7 +111,7 @@ def _vector_operands(
     if dim is None or place in (Place.LITERAL, Place.COUNTED, Place.DEVICE):
         return []
     if place is Place.SHARED and not computed:
-        layout = scope.plan.buffer(value).layout
+        layout = scope.staged.buffer(value).layout
         return [] if not layout.swizzle or width * layout.dtype.size <= 16 else None
     op = scope.ops[value]
     shape = scope.shape(value)

@@ -66,7 +66,7 @@ def sides(scope: Scope, tiling: Tiling, left: int, right: int) -> tuple[Operand,
 
 def registers(scope: Scope, op: int) -> int:
     """f32 registers of a Matmul's accumulator, as a flat count for scalar products."""
-    tiling = scope.plan.tiling(op)
+    tiling = scope.staged.tiling(op)
     if tiling is None:
         shape = scope.shape(scope.first[op])
         return Walk(shape, 1).slots(scope.threads)
@@ -77,7 +77,7 @@ def registers(scope: Scope, op: int) -> int:
 def emit_matmul(out: Writer, scope: Scope, step: Step) -> None:
     """One Matmul or ConcatMatmul: into accumulator registers, or through them into its shared tile."""
     op = scope.block.ops[step.op]
-    tiling = scope.plan.tiling(step.op)
+    tiling = scope.staged.tiling(step.op)
     if tiling is None:
         _scalar(out, scope, step)
         return
@@ -187,7 +187,7 @@ def contiguous_side(scope: Scope, operand: Operand) -> str | None:
     leaf, index = trace(scope, operand.value, probe)
     if scope.plan.places[leaf] is not Place.SHARED or rank < 2:
         return None
-    layout = scope.plan.buffer(leaf).layout
+    layout = scope.staged.buffer(leaf).layout
     inner = [
         d
         for d, (stride, extent) in enumerate(zip(layout.strides, layout.shape, strict=True))
@@ -355,7 +355,7 @@ def _coordinate(out: Writer, name: str, tile: Index, inside: str, reach: int, ex
 def emit_finish_matmul(out: Writer, scope: Scope, step: Step, source: int) -> None:
     """The accumulator of Matmul `source` goes to its shared tile."""
     assert step.value is not None
-    tiling = scope.plan.tiling(source)
+    tiling = scope.staged.tiling(source)
     if tiling is not None:
         with out.block():
             warp_place(out, tiling)

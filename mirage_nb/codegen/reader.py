@@ -31,7 +31,7 @@ from mirage_nb.ir.graph import result_count
 from mirage_nb.ir.ops import Shape
 from mirage_nb.ir.windows import Window, row_major
 from mirage_nb.optimize.layout import SharedLayout
-from mirage_nb.optimize.plan import BlockPlan
+from mirage_nb.optimize.plan import BlockPlan, Staged
 from mirage_nb.tile.placement import Place
 
 
@@ -72,6 +72,12 @@ class Scope:
     def block(self) -> BlockGraph:
         """The block graph."""
         return self.plan.block
+
+    @property
+    def staged(self) -> Staged:
+        """Its steps, where its tiles pass through shared memory."""
+        assert isinstance(self.plan.strategy, Staged)
+        return self.plan.strategy
 
     def shape(self, value: int) -> tuple[int, ...]:
         """Extents of a value."""
@@ -327,12 +333,11 @@ def behind_views(scope: Scope, value: int) -> int:
 
 def locate(scope: Scope, value: int, index: Multi, dim: int | None, width: int = 1) -> Leaf:
     """Where `width` elements along `dim` of a shared or device leaf lie, the first at `index`."""
-    plan = scope.plan
-    if plan.places[value] is not Place.SHARED:
+    if scope.plan.places[value] is not Place.SHARED:
         attrs = scope.ops[value].attrs
         assert isinstance(attrs, InIterAttrs)
         return operand_leaf(scope, attrs, index, named("iteration", scope.block.loop), dim, width)
-    buffer = plan.buffer(value)
+    buffer = scope.staged.buffer(value)
     layout = buffer.layout
     # Ring slots are chosen by the pointer; partial sums are added up by the reader.
     copies = buffer.copies if scope.ops[value].kind is OpKind.ACCUM else 1

@@ -29,8 +29,10 @@ from mirage_nb.tile.sketch import REDUCTIONS
 class ResidentText:
     """Writes the body of one kernel."""
 
-    def __init__(self, out: Writer, scope: Scope, resident: Resident, dependence: Dependence) -> None:
-        self.out, self.scope, self.resident, self.dependence = out, scope, resident, dependence
+    def __init__(self, out: Writer, scope: Scope, dependence: Dependence, outputs: tuple[TensorType, ...]) -> None:
+        assert isinstance(scope.plan.strategy, Resident)
+        self.out, self.scope, self.dependence, self.outputs = out, scope, dependence, outputs
+        self.resident = scope.plan.strategy
         self.scratch = 0
         self.tops: set[int] = set()
         self.inputs = {
@@ -39,14 +41,14 @@ class ResidentText:
             if isinstance(op.attrs, InIterAttrs) and scope.plan.places[values[0]] is not Place.LITERAL
         }
 
-    def emit(self, outputs: tuple[TensorType, ...]) -> None:
+    def emit(self) -> None:
         """The whole body."""
         resident = self.resident
         if not resident.rows:
             self.dependence.wait()
             with each(self.out, self.scope, Walk(resident.kept, resident.width)) as kept:
                 self._loads(list(self.inputs), kept)
-                self._compute(kept, outputs)
+                self._compute(kept)
             return
         if self._row_warps > 1:
             rescaled = [op.inputs[1] for op in self.scope.block.ops if op.kind is OpKind.RESCALED_SUM]
@@ -65,7 +67,7 @@ class ResidentText:
         if not resident.behind.issuperset(late):
             self.dependence.wait()
         self._loads([v for v in early if v in late], kept)
-        self._compute(kept, outputs)
+        self._compute(kept)
 
     def _soon(self) -> set[int]:
         """What the first reduction is computed from. Where blocks wait for nobody else it is asked for last: what
@@ -168,20 +170,20 @@ class ResidentText:
                 load = load if resident.dims else "load"  # nothing else of a thread waits
                 out.line(f"h{value}[{slot}] = {loaded(width, source, load)};")
 
-    def _compute(self, kept: Multi, outputs: tuple[TensorType, ...]) -> None:
+    def _compute(self, kept: Multi) -> None:
         """Results that wait for no reduction are on their way while rows are reduced."""
         savers = list(enumerate(self.scope.block.savers))
         waiting = self._waiting()
         early = [saver for saver in savers if waiting.isdisjoint(saver[1].inputs)]
         if early:
             self.dependence.wait()
-            self._saves(early, outputs, kept)
+            self._saves(early, kept)
         for index, op in enumerate(self.scope.block.ops):
             if _reduces(op.kind):
                 self._reduce(index)
         self.dependence.wait()
         self._loads([v for v in self.inputs if v in self.resident.behind], kept)
-        self._saves([saver for saver in savers if saver not in early], outputs, kept)
+        self._saves([saver for saver in savers if saver not in early], kept)
 
     def _waiting(self) -> set[int]:
         """The values that are computed from a reduction, or from what is asked for behind the reductions."""
@@ -191,10 +193,10 @@ class ResidentText:
                 found.update(values)
         return found
 
-    def _saves(self, savers: list[tuple[int, Op]], outputs: tuple[TensorType, ...], kept: Multi) -> None:
+    def _saves(self, savers: list[tuple[int, Op]], kept: Multi) -> None:
         for number, op in savers:
             assert isinstance(op.attrs, OutSaverAttrs)
-            self._save(number, op.inputs[0], op.attrs, outputs[number], kept)
+            self._save(number, op.inputs[0], op.attrs, self.outputs[number], kept)
 
     def _reader(self, at: Multi, width: int) -> Reader:
         """A reader for which inputs and reductions are registers, at this place along the reduced axes."""

@@ -28,7 +28,7 @@ READY = 2
 
 def loads(scope: Scope, phase: Phase) -> list[Step]:
     """The load steps of a phase."""
-    return [s for s in scope.plan.steps if s.kind is StepKind.LOAD and s.phase is phase]
+    return [s for s in scope.staged.steps if s.kind is StepKind.LOAD and s.phase is phase]
 
 
 def attributes(scope: Scope, step: Step) -> InIterAttrs:
@@ -69,7 +69,7 @@ def _load_elements(out: Writer, scope: Scope, step: Step, walked: Walk, iteratio
     """Through registers, single elements or vectors that begin anywhere: some are on their way before a thread
     stores the first."""
     assert step.value is not None
-    layout, threads = scope.plan.buffer(step.value).layout, scope.threads
+    layout, threads = scope.staged.buffer(step.value).layout, scope.threads
     element = c_type(layout.dtype)
     window = scope.windows.get(attributes(scope, step).arg)
     if (
@@ -122,7 +122,7 @@ def _brought(scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Index, e
 def _copy_width(scope: Scope, step: Step, iteration: Index) -> int:
     """Elements per asynchronous copy, 0 if none is possible."""
     assert step.value is not None
-    layout = scope.plan.buffer(step.value).layout
+    layout = scope.staged.buffer(step.value).layout
     shape, size = layout.shape, layout.dtype.size
     if not shape or layout.strides[-1] != 1:
         return 0
@@ -178,7 +178,7 @@ class AsyncRing:
     def _fill(self, iteration: Index, slot: str) -> None:
         for step in self.steps:
             assert step.value is not None
-            layout = self.scope.plan.buffer(step.value).layout
+            layout = self.scope.staged.buffer(step.value).layout
             target = f"{c_type(layout.dtype)}* const fill{step.value}"
             self.out.line(f"{target} = ring{step.value} + {slot} * {layout.elements};")
             emit_load(self.out, self.scope, step, iteration, "fill")
@@ -245,7 +245,7 @@ class BulkRing:
     def _copies(self, step: Step, value: int, boxed: Boxes) -> None:
         out = self.out
         attrs = attributes(self.scope, step)
-        layout = self.scope.plan.buffer(value).layout
+        layout = self.scope.staged.buffer(value).layout
         operand = self.scope.block.args[attrs.arg].shape
         start = device_start(self.scope.block, attrs, named("f", self.scope.block.loop))
         row, column = linear(start[:-1], operand[:-1]) // boxed.fold, start[-1]
@@ -282,7 +282,7 @@ class BulkRing:
     def _loaded(self) -> bool:
         """Whether ordinary loads read a tile of the ring, in the loop."""
         scope, ring = self.scope, {s.value for s in self.steps}
-        for step in scope.plan.steps:
+        for step in scope.staged.steps:
             read = set(step.reads)
             if scope.plan.options.wide and step.kind is StepKind.FRAGMENT:
                 op = scope.block.ops[step.op]

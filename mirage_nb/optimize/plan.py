@@ -61,55 +61,78 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockPlan:
-    """Everything that was decided for one graph-defined operator.
+class Staged:
+    """A block whose tiles pass through shared memory, step by step, but for those of a loop body that stays with warps.
 
-    resident: tiles in registers; program: the block as a tile program; steps and shared tensors there are none then.
-    region: the warp-private loop body, if there is one. tilings: operator index -> Tiling, for Matmuls on
-    tensor cores and the accumulators of a region. barriers: positions in `steps` before which a block-wide
-    barrier stands; entry_barrier, loop_barrier: one stands before the loop, at the top of every iteration,
-    whatever the ring needs.
+    region: that body, if there is one. tilings: operator index -> Tiling, for Matmuls on tensor cores and the
+    accumulators of a region. barriers: positions in `steps` before which a block-wide barrier stands; entry_barrier,
+    loop_barrier: one stands before the loop, at the top of every iteration, whatever the ring needs.
     """
 
-    block: BlockGraph
-    options: Options
-    places: tuple[Place, ...]
-    stored: tuple[DType, ...]
-    resident: Resident | None = None
-    program: Program | None = None
-    region: Region | None = None
-    steps: tuple[Step, ...] = ()
-    tilings: tuple[tuple[int, Tiling], ...] = ()
-    buffers: tuple[Buffer, ...] = ()
-    shared_bytes: int = 0
-    barriers: frozenset[int] = frozenset()
-    entry_barrier: bool = False
-    loop_barrier: bool = False
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.program.threads if self.program is not None else self.options.threads
+    region: Region | None
+    steps: tuple[Step, ...]
+    tilings: tuple[tuple[int, Tiling], ...]
+    buffers: tuple[Buffer, ...]
+    barriers: frozenset[int]
+    entry_barrier: bool
+    loop_barrier: bool
 
     def tiling(self, op: int) -> Tiling | None:
         """How warps share Matmul `op`; None: it runs on scalar units."""
         return dict(self.tilings).get(op)
 
-    @property
-    def bulk_operands(self) -> frozenset[int]:
-        """The operands whose tiles the copy engine brings: those that are streamed, where the block is bulk."""
-        if self.program is not None:
-            copied = (s.source for s in self.program.every if isinstance(s, Copy))
-            return frozenset(self.program.operand(name) for name in copied)
-        if not self.options.bulk:
-            return frozenset()
-        loops = (s for s in self.steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP)
-        attrs = (self.block.ops[s.op].attrs for s in loops)
-        return frozenset(a.arg for a in attrs if isinstance(a, InIterAttrs))
-
     def buffer(self, value: int) -> Buffer:
         """The shared tensor of `value`."""
         return next(b for b in self.buffers if b.value == value)
+
+
+Strategy = Program | Resident | Staged
+"""Roles and pipelines, as a tile program; tiles in the registers of threads; tiles in shared memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """Everything that was decided for one graph-defined operator; `strategy` says how it is emitted."""
+
+    block: BlockGraph
+    options: Options
+    places: tuple[Place, ...]
+    stored: tuple[DType, ...]
+    strategy: Strategy
+    shared_bytes: int = 0
+
+    @property
+    def program(self) -> Program | None:
+        """The block as a tile program, if it is one."""
+        return self.strategy if isinstance(self.strategy, Program) else None
+
+    @property
+    def resident(self) -> Resident | None:
+        """How its threads hold its tiles, if they do."""
+        return self.strategy if isinstance(self.strategy, Resident) else None
+
+    @property
+    def staged(self) -> Staged | None:
+        """Its steps, if its tiles pass through shared memory."""
+        return self.strategy if isinstance(self.strategy, Staged) else None
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.strategy.threads if isinstance(self.strategy, Program) else self.options.threads
+
+    @property
+    def bulk_operands(self) -> frozenset[int]:
+        """The operands whose tiles the copy engine brings: those that are streamed, where the block is bulk."""
+        match self.strategy:
+            case Program() as program:
+                return frozenset(program.operand(s.source) for s in program.every if isinstance(s, Copy))
+            case Staged(steps=steps) if self.options.bulk:
+                loops = (s for s in steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP)
+                attrs = (self.block.ops[s.op].attrs for s in loops)
+                return frozenset(a.arg for a in attrs if isinstance(a, InIterAttrs))
+            case _:
+                return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +322,8 @@ def plan_block(
         planned = _plan_block(block, sketch, placement, steps, region, replace(chosen, stages=stages))
         if chosen.wide and region is not None:
             tiles = right_leaves(block, region)
-            if not all(fits_panels(b.layout) for b in planned.buffers if b.value in tiles):
+            buffers = planned.staged.buffers if planned.staged is not None else ()
+            if not all(fits_panels(b.layout) for b in buffers if b.value in tiles):
                 chosen = replace(chosen, wide=False)
                 planned = replace(planned, options=replace(planned.options, wide=False))
         if planned.shared_bytes <= available:
@@ -330,7 +354,7 @@ def _plan_program(block: BlockGraph, program: Program, options: Options) -> Bloc
         places += [Place.SHARED if streamed else Place.DEVICE if read else Place.REGISTER] * len(values)
     stored = tuple(t.dtype for t in block.types)
     chosen = replace(options, warps=program.roles[0].warps, stages=program.pipelines[0].stages, bulk=True)
-    return BlockPlan(block, chosen, tuple(places), stored, program=program, shared_bytes=program.shared_bytes)
+    return BlockPlan(block, chosen, tuple(places), stored, program, program.shared_bytes)
 
 
 def _plan_resident(
@@ -374,11 +398,8 @@ def _plan_block(
     # A swizzle pattern repeats every 1024 bytes; cp.async and vectors need 16, a line is 128.
     memory = allocate(intervals, alignment=1024 if any(x.swizzle for x in layouts.values()) else 128)
     buffers = tuple(Buffer(v, layouts[v], copies[v], offset) for v, offset in zip(layouts, memory.offsets, strict=True))
-    marks, entry, top = _barriers(steps, buffers)
-    return BlockPlan(
-        block, options, placement.places, placement.stored, None, None, region, steps, tuple(tilings.items()), buffers,
-        memory.peak, marks, entry, top,
-    )  # fmt: skip
+    staged = Staged(region, steps, tuple(tilings.items()), buffers, *_barriers(steps, buffers))
+    return BlockPlan(block, options, placement.places, placement.stored, staged, memory.peak)
 
 
 def _tilings(

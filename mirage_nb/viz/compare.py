@@ -94,8 +94,8 @@ FACTS: dict[str, Fact] = {
 _PLANNED: dict[str, Fact] = {
     "shared memory": lambda _, p: _each(p, lambda kernel: kilobytes(kernel.shared_bytes)),
     "threads per block": lambda _, p: _each(p, lambda kernel: str(kernel.options.threads)),
-    "steps": lambda _, p: _each(p, lambda kernel: str(len(kernel.steps))),
-    "barriers": lambda _, p: _each(p, lambda kernel: str(len(kernel.barriers))),
+    "steps": lambda _, p: _each(p, lambda kernel: str(len(kernel.staged.steps) if kernel.staged else 0)),
+    "barriers": lambda _, p: _each(p, lambda kernel: str(len(kernel.staged.barriers) if kernel.staged else 0)),
     "temporaries": lambda _, p: "unknown" if p is None else kilobytes(p.workspace.peak),
 }
 

@@ -138,8 +138,9 @@ def _kernel(number: int, found: Emission, block: BlockPlan, target: Target) -> s
     )
     tiles = next(html for at, html in _numbered_tiles(found.plan.graph) if at == number)
     memory = ""
-    if block.buffers:
-        memory = f"<div class='mir-memory'>{memory_svg(number, block, target.shared_per_block - RESERVED_BYTES)}</div>"
+    if block.staged is not None and block.staged.buffers:
+        available = target.shared_per_block - RESERVED_BYTES
+        memory = f"<div class='mir-memory'>{memory_svg(number, block, block.staged, available)}</div>"
     return (
         f"<h4 class='mir-kernel-head' data-op='{number}'>kernel {number}: {head}</h4>"
         + _panel("tiles", tiles, "imap, omap and fmap")
@@ -152,7 +153,9 @@ _OPEN, _CLOSED = "<details class='mir-panel' open", "<details class='mir-panel'"
 
 
 def _told(block: BlockPlan) -> str:
-    return f"{len(block.steps)} steps" if block.program is None else f"{len(block.program.roles)} roles"
+    if block.program is not None:
+        return f"{len(block.program.roles)} roles"
+    return f"{len(block.staged.steps) if block.staged is not None else 0} steps"
 
 
 def _panel(title: str, body: str, remark: str) -> str:
@@ -185,7 +188,7 @@ def _facts(planned: Plan) -> Mapping[str, str]:
     for number, block in enumerate(planned.kernels):
         if block is None:
             continue
-        lying = {buffer.value: describe_buffer(buffer) for buffer in block.buffers}
+        lying = {buffer.value: describe_buffer(buffer) for buffer in (block.staged.buffers if block.staged else ())}
         for value, place in enumerate(block.places):
             found[place_of((number,), value)] = lying.get(value) or _PLACES.get(place, place.value)
     offsets = zip(planned.temporaries, planned.workspace.offsets, strict=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from html import escape
 from itertools import pairwise
 
-from mirage_nb.ir import AccumAttrs, OpKind
-from mirage_nb.optimize.plan import BlockPlan, Buffer
+from mirage_nb.ir import AccumAttrs, BlockGraph, OpKind
+from mirage_nb.optimize.plan import BlockPlan, Buffer, Staged
 from mirage_nb.tile.order import Phase, lifetime
 from mirage_nb.tile.placement import Step, StepKind
 from mirage_nb.viz import svg
@@ -39,9 +39,9 @@ def schedule_html(number: int, plan: BlockPlan) -> str:
     side. Above them its products by instruction."""
     if plan.program is not None:
         return roles_html(plan.program)
-    if plan.resident is not None:
+    if plan.staged is None:
         return "<p class='mir-none'>every thread keeps its elements in registers: one pass, nothing is staged</p>"
-    rows = "".join(_rows(number, plan))
+    rows = "".join(_rows(number, plan.block, plan.staged))
     head = "".join(
         f"<th scope='col'>{name}</th>" for name in ("#", "step", "computes", "reads", "leaves in shared memory")
     )
@@ -54,13 +54,13 @@ def schedule_html(number: int, plan: BlockPlan) -> str:
     )
 
 
-def _rows(number: int, plan: BlockPlan) -> Iterator[str]:
-    titles = PHASES if plan.block.has_loop else UNLOOPED
+def _rows(number: int, block: BlockGraph, plan: Staged) -> Iterator[str]:
+    titles = PHASES if block.has_loop else UNLOOPED
     shown: Phase | None = None
     for index, step in enumerate(plan.steps):
         if step.phase is not shown:
             shown = step.phase
-            title = titles[shown] + (f", {plan.block.loop} times" if shown is Phase.LOOP else "")
+            title = titles[shown] + (f", {block.loop} times" if shown is Phase.LOOP else "")
             yield f"<tr class='mir-phase'><th colspan='5' scope='rowgroup'>{title}</th></tr>"
             if shown is Phase.LOOP and (plan.entry_barrier or plan.loop_barrier):
                 where = "every iteration begins with a barrier" if plan.loop_barrier else "a barrier before the loop"
@@ -68,11 +68,11 @@ def _rows(number: int, plan: BlockPlan) -> Iterator[str]:
         if index in plan.barriers:
             yield _barrier("barrier: all threads of the block wait for each other")
         reads = " ".join(f"%{value}" for value in sorted(step.reads))
-        leaves = "" if step.value is None else f"%{step.value} {plan.block.types[step.value]}"
+        leaves = "" if step.value is None else f"%{step.value} {block.types[step.value]}"
         places = [f"{number}.{step.op}", *([f"{number}.{step.accum}"] if step.accum is not None else [])]
         yield (
             f"<tr data-ops='{' '.join(places)}'><td>{index}</td><td>{step.kind.value}</td>"
-            f"<td><code>{escape(computes(plan, step))}</code></td><td>{reads}</td><td>{escape(leaves)}</td></tr>"
+            f"<td><code>{escape(computes(block, step))}</code></td><td>{reads}</td><td>{escape(leaves)}</td></tr>"
         )
 
 
@@ -80,9 +80,9 @@ def _barrier(words: str) -> str:
     return f"<tr class='mir-barrier'><td colspan='5'>{words}</td></tr>"
 
 
-def computes(plan: BlockPlan, step: Step) -> str:
+def computes(block: BlockGraph, step: Step) -> str:
     """A step in muGraph terms."""
-    op = plan.block.ops[step.op]
+    op = block.ops[step.op]
     operands = ", ".join(f"%{value}" for value in op.inputs)
     match step.kind:
         case StepKind.LOAD:
@@ -98,14 +98,14 @@ def computes(plan: BlockPlan, step: Step) -> str:
             return f"{name}({operands})" + (" into an accumulator" if step.accum is not None else "")
 
 
-def memory_svg(number: int, plan: BlockPlan, available: int) -> str:
+def memory_svg(number: int, plan: BlockPlan, staged: Staged, available: int) -> str:
     """Offset over time of every shared tensor; `available` is what a block may have, in bytes."""
-    steps = len(plan.steps)
+    steps = len(staged.steps)
     column = max(LEAST_COLUMN, (WIDTH - LEFT) / max(1, steps))
     width, scale = LEFT + column * steps + 4.0, HEIGHT / max(1, plan.shared_bytes)
     parts: list[str] = []
     for phase, title in (PHASES if plan.block.has_loop else UNLOOPED).items():
-        inside = [index for index, step in enumerate(plan.steps) if step.phase is phase]
+        inside = [index for index, step in enumerate(staged.steps) if step.phase is phase]
         if inside:
             x, right = LEFT + column * inside[0], LEFT + column * (inside[-1] + 1)
             parts.append(svg.rect(x, TOP, right - x, HEIGHT, "loop" if phase is Phase.LOOP else "band", 0))
@@ -116,8 +116,8 @@ def memory_svg(number: int, plan: BlockPlan, available: int) -> str:
     for share in (0.0, 0.5, 1.0):
         y = TOP + HEIGHT * (1.0 - share)
         parts.append(svg.label(kilobytes(plan.shared_bytes * share), LEFT - 6.0, y, SMALL, cls="soft", anchor="end"))
-    parts += [_buffer(number, plan, buffer, column, scale) for buffer in plan.buffers]
-    for index in sorted(plan.barriers):
+    parts += [_buffer(number, plan.block, staged, buffer, column, scale) for buffer in staged.buffers]
+    for index in sorted(staged.barriers):
         x = LEFT + column * index
         mark = svg.element("title", f"barrier before step {index}")
         parts.append(svg.element("path", mark, d=f"M{x:.1f} {TOP - 6:.1f}V{TOP + HEIGHT:.1f}", cls="mir-barrier-line"))
@@ -128,25 +128,25 @@ def memory_svg(number: int, plan: BlockPlan, available: int) -> str:
     return svg.document(width, TOP + HEIGHT + 26.0, f"shared memory over time: {used}", parts, STYLE)
 
 
-def _buffer(number: int, plan: BlockPlan, buffer: Buffer, column: float, scale: float) -> str:
-    first, last = lifetime(plan.steps, buffer.value)
+def _buffer(number: int, block: BlockGraph, staged: Staged, buffer: Buffer, column: float, scale: float) -> str:
+    first, last = lifetime(staged.steps, buffer.value)
     x, width = LEFT + column * first + 1.0, column * (last - first + 1) - 2.0
     height = max(2.0, buffer.nbytes * scale)
     y = TOP + HEIGHT - buffer.offset * scale - height
     layout = buffer.layout
     copies = f"{buffer.copies} × " if buffer.copies > 1 else ""
     hover = (
-        f"%{buffer.value}: {copies}{plan.block.types[buffer.value]}, {describe_buffer(buffer)}; steps {first} to {last}"
+        f"%{buffer.value}: {copies}{block.types[buffer.value]}, {describe_buffer(buffer)}; steps {first} to {last}"
     )
     parts = [svg.element("title", escape(hover)), svg.rect(x, y, width, height, "mir-buffer", 2)]
     text = f"%{buffer.value} {copies}{list(layout.shape)}"
-    edges = [first, *(index for index in sorted(plan.barriers) if first < index <= last), last + 1]
+    edges = [first, *(index for index in sorted(staged.barriers) if first < index <= last), last + 1]
     begin, end = max(pairwise(edges), key=lambda span: span[1] - span[0])  # no line goes through a label
     for shown in (text, f"%{buffer.value}"):
         if height >= SMALL + 2.0 and svg.text_width(shown, SMALL) < column * (end - begin) - 2.0:
             parts.append(svg.label(shown, LEFT + column * (begin + end) / 2, y + height / 2, SMALL, anchor="middle"))
             break
-    defined = next(i for i, (_, values) in enumerate(plan.block.definitions()) if buffer.value in values)
+    defined = next(i for i, (_, values) in enumerate(block.definitions()) if buffer.value in values)
     return svg.element("g", parts, data_ops=f"{number}.{defined}")
 
 

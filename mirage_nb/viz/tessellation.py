@@ -175,7 +175,8 @@ def _products(plan: BlockPlan) -> Iterator[Panel]:
             types = plan.block.types
             made = [(pair, values[0]) for pair in pairs(op.kind, op.inputs)]
         for (left, right), value in made:
-            (*_, m, n), tiling, dtype = types[value].shape, plan.tiling(index), types[left].dtype
+            (*_, m, n), dtype = types[value].shape, types[left].dtype
+            tiling = plan.staged.tiling(index) if plan.staged is not None else None
             areas = [Area(f"fma.m1n1k1.{DType.F32.value}", Unit.PLAIN, (0, m), (0, n), (1, 1), "threads")]
             if tiling is not None:
                 areas = list(_warps(tiling, f"mma.m16n8k16.{dtype.value}"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mirage_nb.codegen import Options, emit
-from mirage_nb.ir import OpKind
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
+from mirage_nb.optimize.plan import Staged
 from mirage_nb.runtime.execution.buffers import decode, encode
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.order import Phase
@@ -20,6 +21,13 @@ from tests.mugraphs import Block, one_kernel, tensor
 H200 = TARGETS["h200"]
 
 
+def staged(graph: KernelGraph, options: Options) -> Staged:
+    """The steps of the first kernel."""
+    kernel = plan(graph, H200, options).kernels[0]
+    assert kernel is not None and kernel.staged is not None
+    return kernel.staged
+
+
 @pytest.mark.parametrize(("rows", "warps", "key_warps"), [(8, 4, 4), (16, 4, 4), (64, 4, 1), (40, 4, 2), (32, 8, 4)])
 @pytest.mark.parametrize("bulk", [False, True])
 def test_warp_private_attention(rows: int, warps: int, key_warps: int, bulk: bool) -> None:
@@ -27,9 +35,8 @@ def test_warp_private_attention(rows: int, warps: int, key_warps: int, bulk: boo
     graph = split_safe_attention(rows=rows, keys=512, splits=2, loop=2)
     options = Options(warps=warps, stages=2, bulk=bulk)
     emitted = emit(graph, H200, options)
-    region = plan(graph, H200, options).kernels[0]
-    assert region is not None and region.region is not None
-    assert region.region.key_warps == key_warps
+    block = staged(graph, options)
+    assert block.region is not None and block.region.key_warps == key_warps
     assert emitted.source.count("warp_max<4>") == 1
     # Scores far apart: without the running maximum the exponentials overflow or vanish.
     check(graph, options, scale=3.0)
@@ -41,8 +48,8 @@ def test_results_go_from_registers_to_device_memory(rows: int, bulk: bool) -> No
     """One warp has all keys of its rows: no shared tile of an accumulator, no barrier after the loop."""
     graph = attention(rows=rows, keys=128, row_blocks=1)
     options = Options(warps=2, stages=2, bulk=bulk)
-    block = plan(graph, H200, options).kernels[0]
-    assert block is not None and block.region is not None and block.region.direct
+    block = staged(graph, options)
+    assert block.region is not None and block.region.direct
     assert [step.kind for step in block.steps if step.phase is Phase.AFTER] == [StepKind.SAVE]
     check(graph, options, scale=0.3)
     check(split_safe_attention(rows=rows), options)
@@ -124,8 +131,8 @@ def test_norms_of_streamed_tiles_beside_warp_private_products(form: str, bulk: b
     """All warps compute the norms of a tile together, once; what is the same in every iteration, before the loop."""
     graph = normed_attention(form)
     options = Options(warps=4, stages=2, bulk=bulk)
-    block = plan(graph, H200, options).kernels[0]
-    assert block is not None and block.region is not None and block.region.key_warps == 2
+    block = staged(graph, options)
+    assert block.region is not None and block.region.key_warps == 2
     reductions = [step.phase for step in block.steps if step.kind is StepKind.REDUCE]
     assert reductions == [Phase.BEFORE, Phase.LOOP]
     emitted, inputs = emit(graph, H200, options), draw(graph, scale=0.2)
@@ -155,7 +162,7 @@ def test_warps_without_work_show_no_maxima(order: str | int) -> None:
     """64 keys are work for four warps of eight."""
     graph = split_safe_attention(rows=16, keys=256, splits=2, loop=2)
     options = Options(warps=8, stages=2)
-    region = plan(graph, H200, options).kernels[0]
-    assert region is not None and region.region is not None and region.region.warps == 4
+    region = staged(graph, options).region
+    assert region is not None and region.warps == 4
     emitted, inputs = emit(graph, H200, options), draw(graph, scale=0.3)
     assert max(errors(graph, emitted, inputs, run(emitted, inputs, order=order))) < 1e-3

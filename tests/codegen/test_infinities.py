@@ -135,7 +135,8 @@ def test_kernels_as_the_program(graph: KernelGraph, options: Options) -> None:
 
 def test_the_cases_are_of_every_kind() -> None:
     kernels = [kernel for graph, options in CASES.values() for kernel in plan(graph, H200, options).kernels]
-    assert {kernel.region.key_warps if kernel and kernel.region else None for kernel in kernels} == {None, 1, 2}
+    regions = [k.staged.region if k and k.staged else None for k in kernels]
+    assert {region and region.key_warps for region in regions} == {None, 1, 2}
 
 
 def test_rescaled_sums_in_registers() -> None:

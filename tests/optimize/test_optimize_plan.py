@@ -82,9 +82,9 @@ def test_temporaries_have_their_place_in_the_workspace() -> None:
 
 def test_attention_bodies_are_warp_private() -> None:
     kernel = plan(safe_attention(rows=64), H200, Options(warps=8)).kernels[0]
-    assert kernel is not None and kernel.region is not None
-    assert (kernel.region.row_warps, kernel.region.key_warps) == (4, 2)
-    assert not kernel.loop_barrier
+    assert kernel is not None and kernel.staged is not None and kernel.staged.region is not None
+    assert (kernel.staged.region.row_warps, kernel.staged.region.key_warps) == (4, 2)
+    assert not kernel.staged.loop_barrier
 
 
 def test_a_result_that_leaves_through_a_view_is_no_temporary() -> None:

@@ -167,7 +167,8 @@ def test_what_is_legal_fits_when_it_is_planned(name: str, share: int) -> None:
             block = next(k for k in plan(instance.graph, H200, default_options(H200)).kernels if k is not None)
             if block.options.bulk and instance.cost.shared_memory > 32768:
                 # A warp with all keys of its rows leaves one sum, or saves it from its registers.
-                least = 0.0 if block.region is not None and block.region.key_warps == 1 else 0.7
+                region = block.staged.region if block.staged is not None else None
+                least = 0.0 if region is not None and region.key_warps == 1 else 0.7
                 assert least < block.shared_bytes / instance.cost.shared_memory < 1.1
 
 
@@ -178,7 +179,7 @@ def test_tiles_travel_as_they_do_in_a_plan(name: str) -> None:
         parts = outline(prepared, structure.kernels[0]).parts
         for instance in instances(structure, prepared, H200, 1):
             block = next(k for k in plan(instance.graph, H200, default_options(H200)).kernels if k is not None)
-            loads = [step for step in block.steps if step.kind is StepKind.LOAD]
+            loads = [step for step in (block.staged.steps if block.staged else ()) if step.kind is StepKind.LOAD]
             streamed = sum(step.phase is Phase.LOOP for step in loads)
             if structure.kernels[0].loop is not None:
                 assert streamed == parts.count(Part.STREAMED)
@@ -193,8 +194,8 @@ def test_loop_bodies_are_warp_private_where_a_plan_makes_them_so(name: str, shar
     for structure in structures:
         for instance in instances(structure, prepared, H200, 30)[::share]:
             block = next(k for k in plan(instance.graph, H200, default_options(H200)).kernels if k is not None)
-            assert private(prepared, structure, instance) == (block.region is not None), instance.sizes
-            seen.add(block.region is not None)
+            assert private(prepared, structure, instance) == has_region(block), instance.sizes
+            seen.add(has_region(block))
     assert seen == ({False} if name == "lora" else {True, False})
 
 
@@ -210,6 +211,10 @@ def two_kernels(name: str, per_configuration: int = 3) -> tuple[Prepared, tuple[
             chosen = [s for s in result.structures if not isinstance(s, Assembly)]
             found_ += chosen[:: max(1, len(chosen) // per_configuration)]
     return prepared, tuple(found_)
+
+
+def has_region(block: BlockPlan) -> bool:
+    return block.staged is not None and block.staged.region is not None
 
 
 def planned(prepared: Prepared, structure: Structure) -> Iterator[tuple[KernelStructure, Sizes, BlockPlan]]:
@@ -231,11 +236,11 @@ def test_products_of_what_travels_in_f32_are_those_that_a_plan_leaves_to_scalar_
     seen = set()
     for structure in structures:
         for kernel, _, block in planned(prepared, structure):
-            if block.region is not None or block.program is not None:
+            if block.staged is None or block.staged.region is not None:
                 continue
             made = outline(prepared, kernel)
             products = [cell for cell in made.cells if cell.node.kind is OpKind.MATMUL]
-            tilings = [block.tiling(i) for i, op in enumerate(block.block.ops) if op.kind is OpKind.MATMUL]
+            tilings = [block.staged.tiling(i) for i, op in enumerate(block.block.ops) if op.kind is OpKind.MATMUL]
             for product, tiling in zip(products, tilings, strict=True):
                 assert any(made.block.types[v].dtype is DType.F32 for v in product.reads) == (tiling is None)
                 seen.add(tiling is None)
@@ -250,8 +255,8 @@ def test_what_is_kept_for_all_iterations_is_not_warp_private() -> None:
             made = outline(prepared, kernel)
             if Part.PRIVATE in made.parts:
                 kept = any(step.operator.accum is AccumKind.CONCAT for step in kernel.steps)
-                assert bool(Tiles.of(prepared, kernel, sizes).private[0]) == (block.region is not None)
-                seen.add((kept, block.region is not None))
+                assert bool(Tiles.of(prepared, kernel, sizes).private[0]) == has_region(block)
+                seen.add((kept, has_region(block)))
     assert {(True, False), (False, True)} <= seen
 
 

@@ -126,8 +126,8 @@ def of_instance(tiles: Tiles, graph: KernelGraph) -> Iterator[tuple[str, object,
     if planned.program is not None or taken:
         return
     yield "held", not block.staged[0], planned.resident is not None
-    if planned.resident is None and block.staged[0]:
-        yield "warp-private", bool(tiles.private[0]), planned.region is not None
+    if planned.staged is not None and block.staged[0]:
+        yield "warp-private", bool(tiles.private[0]), planned.staged.region is not None
         yield "bulk", bool(block.copies.bulk[0]), planned.options.bulk
         yield "stages", int(running.stages[0, 0]), planned.options.stages
         yield "bytes", int(memory), planned.shared_bytes
