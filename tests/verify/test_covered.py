@@ -130,3 +130,21 @@ def test_single_elements_of_many_stand_for_none_that_is_made_in_another_way() ->
     moved = "concat(concat(U[:, :77], U[:, 78:79], axis=1), U[:, 78:], axis=1)"
     assert not verify(plain, parse(f"{head}return Y / (U + 100) + 0 / ({moved} + 100)").graph).accepted
     assert verify(plain, parse(f"{head}return Y * 2 / (2 * U + 200)").graph).accepted
+
+
+BEYOND = "X: f32[16, 16]\nY: f32[4]\nS = sum(X, axis=(0, 1), keepdims=True)[0]\nreturn "
+
+
+@pytest.mark.parametrize("factor", ["relu(S + 1e7)", "(S - 12345)", "clamp(S, -1e9, 1e9)", "log(S + 1e9)"])
+def test_what_depends_on_too_much_is_asked_what_it_needs(factor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("WHOLE", "SAMPLED"):
+        monkeypatch.setattr(f"mirage_nb.verify.reals.exact.{limit}", 100)
+    program = parse(f"{BEYOND}Y / S").graph
+    for text, right in (
+        (f"Y / S * {factor} / {factor}", False),
+        ("2 * Y / (S + S)", True),
+        ("Y * exp(S - S) / S", True),
+    ):
+        assert verify(program, parse(f"{BEYOND}{text}").graph).accepted is right
+    monkeypatch.setattr("mirage_nb.verify.reals.exact.ASKED", 100)
+    assert not verify(program, parse(f"{BEYOND}3 * Y / (S + S + S)").graph).accepted, "not known to have a value"

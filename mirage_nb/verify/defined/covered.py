@@ -32,12 +32,12 @@ from mirage_nb.interp.nodes import Index
 from mirage_nb.interp.numbers import ZERO, Array, Hole, Number, fmpq, precision
 from mirage_nb.interp.residues import Field
 from mirage_nb.interp.slices import Draw, Made, Moment, Slice
-from mirage_nb.ir import InIterAttrs, KernelGraph, Op, OpKind
+from mirage_nb.ir import InIterAttrs, KernelGraph, Op, OpKind, WhereAttrs
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.defined.forms import needs_of
 from mirage_nb.verify.fields.drawn import is_small
 from mirage_nb.verify.fields.groups import draw_stacked
-from mirage_nb.verify.fields.lax import all_ops
+from mirage_nb.verify.fields.lax import all_ops, inspect
 from mirage_nb.verify.proof.signs import NEEDED
 from mirage_nb.verify.reals.points import KINDS, point
 
@@ -112,6 +112,16 @@ class Asked:
                 for one, varies, (need, _), row in zip(met, self.slice.varies, found, rows, strict=True)
             ]
         return [(need, one) for (need, _), one in zip(found, met, strict=True)]
+
+
+def defined_by_form(program: KernelGraph, candidate: KernelGraph) -> bool:
+    """Whether what a candidate needs is so by its form, all of it, and no choice may take an infinity or the sign of a
+    root."""
+    graphs = program, candidate
+    infinite = any(isinstance(op.attrs, WhereAttrs) and op.attrs.infinite for op in all_ops(candidate))
+    roots = any(need in ROOTS for graph in graphs for need, _ in needs_of(graph))
+    selects = roots and any(report.maxima or report.opaque for report in map(inspect, graphs))
+    return not (infinite or selects) and all(signs <= NEEDED[need] for need, signs in needs_of(candidate))
 
 
 def _meets(x: Number, need: Need) -> bool:

@@ -10,7 +10,8 @@ the graphs can hide in, and then the element is open. Nothing that a graph adds 
 element that was not compared at enough points is not taken for equal.
 
 Where a candidate divides or takes roots, zeros and negative numbers of what it divides by are looked for (`gaps`).
-Of large graphs some elements are computed, chosen by the seed, with all that they depend on.
+Of large graphs some elements are computed, chosen by the seed, with all that they depend on. What depends on too much
+is left to float64; what a candidate needs is asked of it all the same.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from mirage_nb.interp.slices import Draw, Made, Slice
 from mirage_nb.interp.undrawn import splitmix
 from mirage_nb.ir import ClampAttrs, ConstAttrs, KernelGraph, TensorType
 from mirage_nb.ir.ops import Shape
-from mirage_nb.verify.defined.covered import Asked, uncovered
+from mirage_nb.verify.defined.covered import Asked, defined_by_form, uncovered
 from mirage_nb.verify.defined.gaps import Seen, Suspect, gaps
 from mirage_nb.verify.fields.lax import all_ops
 from mirage_nb.verify.reals.points import KINDS, ZEROS, point
@@ -36,6 +37,8 @@ from mirage_nb.verify.verdict import Looked, Outcome, Witness
 
 WHOLE, SAMPLED = 20_000, 120_000
 """Numbers that a graph may take with all its elements, and with some of them."""
+ASKED = 4_000_000
+"""The same of one element that is not compared, only asked what it needs."""
 TAKEN = 250_000
 """Numbers that are computed at all points together; at least the first `LEAST_POINTS` are looked at."""
 LEAST_POINTS = 4
@@ -109,7 +112,20 @@ def look(program: KernelGraph, candidate: KernelGraph, seed: int, *, covered: bo
             note = uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed)
             return replace(found, outcome=Outcome.OPEN, note=f"{found.note}, and {note}") if note else found
         return found
-    return TOO_LARGE
+    note = _beyond(program, candidate, seed) if covered and program != candidate else ""
+    return replace(TOO_LARGE, note=f"{TOO_LARGE.note}, and {note}", compared=True) if note else TOO_LARGE
+
+
+def _beyond(program: KernelGraph, candidate: KernelGraph, seed: int) -> str:
+    """Why a candidate whose elements depend on too much is not covered, as far as that is seen; or nothing."""
+    if defined_by_form(program, candidate):
+        return ""
+    try:
+        at = [np.zeros(1, np.int64) for _ in program.output_types]
+        left, right = _both(program, candidate, at, ASKED)
+    except TooMuch:
+        return "whether the candidate has a value wherever the program has one is not known"
+    return uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed)
 
 
 def look_at(program: KernelGraph, candidate: KernelGraph, draw: Draw, at: Sequence[Index], seed: int) -> Looked:
