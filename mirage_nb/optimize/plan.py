@@ -69,13 +69,13 @@ class Staged:
     loop_barrier: one stands before the loop, at the top of every iteration, whatever the ring needs.
     """
 
-    region: Region | None
-    steps: tuple[Step, ...]
-    tilings: tuple[tuple[int, Tiling], ...]
-    buffers: tuple[Buffer, ...]
-    barriers: frozenset[int]
-    entry_barrier: bool
-    loop_barrier: bool
+    region: Region | None = None
+    steps: tuple[Step, ...] = ()
+    tilings: tuple[tuple[int, Tiling], ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    barriers: frozenset[int] = frozenset()
+    entry_barrier: bool = False
+    loop_barrier: bool = False
 
     def tiling(self, op: int) -> Tiling | None:
         """How warps share Matmul `op`; None: it runs on scalar units."""
@@ -322,7 +322,7 @@ def plan_block(
         planned = _plan_block(block, sketch, placement, steps, region, replace(chosen, stages=stages))
         if chosen.wide and region is not None:
             tiles = right_leaves(block, region)
-            buffers = planned.staged.buffers if planned.staged is not None else ()
+            buffers = (planned.staged or Staged()).buffers
             if not all(fits_panels(b.layout) for b in buffers if b.value in tiles):
                 chosen = replace(chosen, wide=False)
                 planned = replace(planned, options=replace(planned.options, wide=False))

@@ -13,7 +13,7 @@ from html import escape
 from mirage_nb.errors import MirageError
 from mirage_nb.ir import BlockGraph, KernelGraph
 from mirage_nb.ir.text import print_graph
-from mirage_nb.optimize.plan import Plan, plan
+from mirage_nb.optimize.plan import Plan, Staged, plan
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.viz.mugraph import mugraph_svg
@@ -94,8 +94,8 @@ FACTS: dict[str, Fact] = {
 _PLANNED: dict[str, Fact] = {
     "shared memory": lambda _, p: _each(p, lambda kernel: kilobytes(kernel.shared_bytes)),
     "threads per block": lambda _, p: _each(p, lambda kernel: str(kernel.options.threads)),
-    "steps": lambda _, p: _each(p, lambda kernel: str(len(kernel.staged.steps) if kernel.staged else 0)),
-    "barriers": lambda _, p: _each(p, lambda kernel: str(len(kernel.staged.barriers) if kernel.staged else 0)),
+    "steps": lambda _, p: _each(p, lambda kernel: str(len((kernel.staged or Staged()).steps))),
+    "barriers": lambda _, p: _each(p, lambda kernel: str(len((kernel.staged or Staged()).barriers))),
     "temporaries": lambda _, p: "unknown" if p is None else kilobytes(p.workspace.peak),
 }
 

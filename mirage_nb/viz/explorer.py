@@ -18,7 +18,7 @@ from mirage_nb.errors import MirageError
 from mirage_nb.ir import BlockGraph, KernelGraph
 from mirage_nb.lang import TensorProgram
 from mirage_nb.optimize import Options
-from mirage_nb.optimize.plan import BlockPlan, Plan, plan
+from mirage_nb.optimize.plan import BlockPlan, Plan, Staged, plan
 from mirage_nb.targets import Target
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.rules import RESERVED_BYTES
@@ -139,8 +139,7 @@ def _kernel(number: int, found: Emission, block: BlockPlan, target: Target) -> s
     tiles = next(html for at, html in _numbered_tiles(found.plan.graph) if at == number)
     memory = ""
     if block.staged is not None and block.staged.buffers:
-        available = target.shared_per_block - RESERVED_BYTES
-        memory = f"<div class='mir-memory'>{memory_svg(number, block, block.staged, available)}</div>"
+        memory = f"<div class='mir-memory'>{memory_svg(number, block, target.shared_per_block - RESERVED_BYTES)}</div>"
     return (
         f"<h4 class='mir-kernel-head' data-op='{number}'>kernel {number}: {head}</h4>"
         + _panel("tiles", tiles, "imap, omap and fmap")
@@ -155,7 +154,7 @@ _OPEN, _CLOSED = "<details class='mir-panel' open", "<details class='mir-panel'"
 def _told(block: BlockPlan) -> str:
     if block.program is not None:
         return f"{len(block.program.roles)} roles"
-    return f"{len(block.staged.steps) if block.staged is not None else 0} steps"
+    return f"{len((block.staged or Staged()).steps)} steps"
 
 
 def _panel(title: str, body: str, remark: str) -> str:
@@ -188,7 +187,7 @@ def _facts(planned: Plan) -> Mapping[str, str]:
     for number, block in enumerate(planned.kernels):
         if block is None:
             continue
-        lying = {buffer.value: describe_buffer(buffer) for buffer in (block.staged.buffers if block.staged else ())}
+        lying = {buffer.value: describe_buffer(buffer) for buffer in (block.staged or Staged()).buffers}
         for value, place in enumerate(block.places):
             found[place_of((number,), value)] = lying.get(value) or _PLACES.get(place, place.value)
     offsets = zip(planned.temporaries, planned.workspace.offsets, strict=True)

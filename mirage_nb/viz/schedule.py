@@ -98,8 +98,9 @@ def computes(block: BlockGraph, step: Step) -> str:
             return f"{name}({operands})" + (" into an accumulator" if step.accum is not None else "")
 
 
-def memory_svg(number: int, plan: BlockPlan, staged: Staged, available: int) -> str:
+def memory_svg(number: int, plan: BlockPlan, available: int) -> str:
     """Offset over time of every shared tensor; `available` is what a block may have, in bytes."""
+    staged = plan.staged or Staged()
     steps = len(staged.steps)
     column = max(LEAST_COLUMN, (WIDTH - LEFT) / max(1, steps))
     width, scale = LEFT + column * steps + 4.0, HEIGHT / max(1, plan.shared_bytes)

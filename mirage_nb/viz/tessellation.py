@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.ir import DType, OpKind, ThreadGraph
-from mirage_nb.optimize.plan import BlockPlan
+from mirage_nb.optimize.plan import BlockPlan, Staged
 from mirage_nb.optimize.tiling import Tiling
 from mirage_nb.tile.groups import ROWS
 from mirage_nb.tile.instructions import Unit
@@ -176,7 +176,7 @@ def _products(plan: BlockPlan) -> Iterator[Panel]:
             made = [(pair, values[0]) for pair in pairs(op.kind, op.inputs)]
         for (left, right), value in made:
             (*_, m, n), dtype = types[value].shape, types[left].dtype
-            tiling = plan.staged.tiling(index) if plan.staged is not None else None
+            tiling = (plan.staged or Staged()).tiling(index)
             areas = [Area(f"fma.m1n1k1.{DType.F32.value}", Unit.PLAIN, (0, m), (0, n), (1, 1), "threads")]
             if tiling is not None:
                 areas = list(_warps(tiling, f"mma.m16n8k16.{dtype.value}"))
