@@ -360,6 +360,13 @@ p = torch.where(s == -torch.inf, 0, torch.exp(s - torch.where(torch.isneginf(top
 held = (s == top) * 1, torch.isfinite(s) * Y, torch.isinf(s) * 1, torch.isposinf(-s) * 2, (s != -torch.inf) * 3
 return p, torch.where(torch.isnan(q), 0, q), *held, s.masked_fill(s > -math.inf, 1), torch.isnan(q) * Y
 """,
+    "parts that are written to": """
+h, z = X * 1, Y.clone()
+a, b = h.chunk(2, dim=1)
+a += 1
+F.relu(z, inplace=True)
+return a * b, z
+""",
     "modulated": """
 shift, scale, gate = (F.silu(X) @ torch.cat([S, S, S], 1)).chunk(3, dim=1)
 h = F.layer_norm(X, X.shape[-1:])

@@ -10,9 +10,30 @@ from dataclasses import dataclass, field
 
 from mirage_nb.errors import SourceSpan
 from mirage_nb.lang.builder import Result
+from mirage_nb.lang.names import MODULES
 
-Memory = list[SourceSpan]
-"""What names share that stand for parts of one tensor, or for all of it: the places where it is written to."""
+
+class Memory:
+    """What names share that stand for the same elements: the places where these are written to. A part of another
+    memory is written to where that is, which is where any of its parts is."""
+
+    def __init__(self, whole: Memory | None = None) -> None:
+        self.places: list[SourceSpan] = []
+        self._whole, self._parts = whole, list[Memory]()
+        if whole is not None:
+            whole._parts.append(self)
+
+    def write(self, place: SourceSpan) -> None:
+        """The elements are changed here."""
+        above: Memory | None = self
+        while above is not None:
+            above.places.append(place)
+            above = above._whole
+        pending = [*self._parts]
+        while pending:
+            part = pending.pop()
+            part.places.append(place)
+            pending += part._parts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +46,7 @@ class Binding:
     place: SourceSpan
     reads: frozenset[Binding] = frozenset()
     is_input: bool = False
-    memory: Memory | None = field(default_factory=list)
+    memory: Memory | None = field(default_factory=Memory)
     written: int = 0
     lent: bool = False
     """Whether it is a parameter, whose elements are those of what a call gave."""
@@ -33,9 +54,9 @@ class Binding:
 
 _VIEWS = frozenset(
     "view reshape transpose permute t unsqueeze squeeze expand expand_as view_as swapaxes movedim moveaxis narrow "
-    "select ravel flatten detach".split()
+    "select ravel flatten detach chunk split unbind tensor_split array_split diagonal expand_dims".split()
 )
-"""Methods whose results are other shapes of the same elements."""
+"""Functions whose results are other shapes of the same elements, or parts of them."""
 
 
 def root(value: ast.expr | None) -> str:
@@ -45,23 +66,27 @@ def root(value: ast.expr | None) -> str:
             return name
         case ast.Subscript(value=inner) | ast.Attribute(value=inner, attr="T" | "mT"):
             return root(inner)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=attr), args=[inner, *_]) if module in MODULES:
+            return root(inner if attr in _VIEWS else changed(value))
+        case ast.Call(func=ast.Name(id="enumerate" | "reversed" | "list" | "tuple"), args=[inner, *_]):
+            return root(inner)
         case ast.Call(func=ast.Attribute(value=inner, attr=attr)) if attr in _VIEWS:
             return root(inner)
         case ast.Call():
-            return changed(value)
+            return root(changed(value))
     return ""
 
 
-def changed(call: ast.Call) -> str:
-    """The name of the tensor that a call changes: x.add_(y).relu_(), F.relu(x, inplace=True)."""
-    inner: ast.expr = call.func.value if isinstance(call.func, ast.Attribute) else call
-    given = call.args[0] if call.args else inner
-    told = [k.value for k in call.keywords if k.arg == "inplace"]
-    if any(isinstance(one, ast.Constant) and one.value is True for one in told):
-        return given.id if isinstance(given, ast.Name) else ""
+def changed(call: ast.Call) -> ast.expr | None:
+    """The elements that a call changes: x of x.add_(y).relu_(), torch.relu_(x) and F.relu(x, inplace=True)."""
+    inner: ast.expr | None = None
+    if any(k.arg == "inplace" and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords):
+        return call.args[0] if call.args else call.func.value if isinstance(call.func, ast.Attribute) else None
     while isinstance(call.func, ast.Attribute) and call.func.attr.endswith("_"):
         inner = call.func.value
+        if isinstance(inner, ast.Name) and inner.id in MODULES:
+            return call.args[0] if call.args else None
         if not isinstance(inner, ast.Call):
-            return inner.id if isinstance(inner, ast.Name) else ""
+            break
         call = inner
-    return ""
+    return inner

@@ -17,7 +17,7 @@ from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError, Unknow
 from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang import patterns, sequences
 from mirage_nb.lang.arguments import Inlined, count, is_text
-from mirage_nb.lang.bindings import Binding, changed
+from mirage_nb.lang.bindings import Binding, Memory, changed, root
 from mirage_nb.lang.builder import (
     Builder,
     Callee,
@@ -281,9 +281,10 @@ class Expressions(Operations, Refused):
         held = self.bindings.get(target.id)
         if held is None or not (is_tensor(held.term) or isinstance(held.term, tuple)):
             return False
-        memory, place = [] if held.memory is None else held.memory, self.source.of(target)
-        memory.append(place)
-        self.bindings[target.id] = Binding(target.id, made, place, frozenset(self.reads), False, memory, len(memory))
+        memory, place = Memory() if held.memory is None else held.memory, self.source.of(target)
+        memory.write(place)
+        written = len(memory.places)
+        self.bindings[target.id] = Binding(target.id, made, place, frozenset(self.reads), False, memory, written)
         return True
 
     def _call(self, node: ast.Call) -> Result:
@@ -291,12 +292,15 @@ class Expressions(Operations, Refused):
         if (imported := self._imported(node.func)) is not None:
             func = ast.copy_location(imported, node.func)
             node = ast.copy_location(ast.Call(func, node.args, node.keywords), node)
-        found, name = self._called(node), changed(node)
-        if name and is_tensor(found):
-            self.change(ast.copy_location(ast.Name(name), node), found)
+        found, target = self.called(node), changed(node)
+        if isinstance(target, ast.Name) and is_tensor(found):
+            self.change(ast.copy_location(ast.Name(target.id), node), found)
+        elif name := root(target):
+            hint = f"leave the _ out where {name} is not read again, or write {name}[:, 0] = ..."
+            raise ProgramSyntaxError(f"a part of {name} is changed here", hint=hint, span=self.source.of(node))
         return found
 
-    def _called(self, node: ast.Call) -> Result:
+    def called(self, node: ast.Call) -> Result:
         """A function, by its own name, behind a module, or as the method of a tensor."""
         if any(isinstance(argument, ast.Starred) for argument in node.args) or None in [k.arg for k in node.keywords]:
             node = ast.copy_location(ast.Call(node.func, self.spread(node.args), self.spelled(node.keywords)), node)
@@ -315,7 +319,7 @@ class Expressions(Operations, Refused):
                 return found
             case ast.Attribute(value=inner, attr="range" | "static_range") if self.family(inner) == TRITON:
                 called = ast.copy_location(ast.Name("range"), node)
-                return self._called(ast.copy_location(ast.Call(called, node.args, []), node))
+                return self.called(ast.copy_location(ast.Call(called, node.args, []), node))
             case ast.Name(id="dict") if not node.args and "dict" not in {*self.own, *self.bindings}:
                 return self.named(node, [(Text(k.arg or ""), self.result(k.value)) for k in node.keywords])
             case ast.Name(id="map") if "map" not in {*self.own, *self.bindings} and len(node.args) == 2:
@@ -328,7 +332,7 @@ class Expressions(Operations, Refused):
                 first_axis = [] if node.args[1:] or node.keywords else [ast.copy_location(ast.Constant(0, "0"), node)]
                 reducing = ast.copy_location(ast.Attribute(inner, REDUCED[name]), node)
                 call = ast.Call(reducing, [*node.args, *first_axis], node.keywords)
-                return self._called(ast.copy_location(call, node))
+                return self.called(ast.copy_location(call, node))
             case ast.Attribute(value=ast.Subscript(value=ast.Attribute(value=inner, attr="at")) as part, attr=name):
                 return self.at(node, ast.copy_location(ast.Subscript(inner, part.slice), part), name)
             case ast.Attribute(value=inner, attr=name):
@@ -430,8 +434,8 @@ class Expressions(Operations, Refused):
     def _name(self, node: ast.expr, name: str) -> Result:
         if (binding := self.bindings.get(name)) is not None:
             self.reads.add(binding)
-            if binding.memory is not None and len(binding.memory) > binding.written:
-                line = binding.memory[binding.written].line
+            if binding.memory is not None and len(binding.memory.places) > binding.written:
+                line = binding.memory.places[binding.written].line
                 hint = f"in NumPy and PyTorch {name} changes, too: what line {line} writes to begins with ....clone()"
                 message = f"{name} shares its elements with what line {line} writes to"
                 raise ProgramSyntaxError(message, hint=hint, span=self.source.of(node))

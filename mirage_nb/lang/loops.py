@@ -15,7 +15,7 @@ from typing import Any
 from mirage_nb.errors import ProgramSizeError, ProgramSyntaxError
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Arguments
-from mirage_nb.lang.bindings import Binding
+from mirage_nb.lang.bindings import Binding, Memory
 from mirage_nb.lang.builder import Named, Result, Text
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.limits import MAX_STATEMENTS
@@ -79,13 +79,17 @@ class Loops(Arguments):
             self.turning -= 1
         self.bindings = outer
 
-    def bind(self, target: ast.expr, turn: Result, read: frozenset[Binding]) -> None:
-        """Give a name, or several, what one turn of a loop is about; `read`: what the loop goes over."""
+    def bind(
+        self, target: ast.expr, turn: Result, read: frozenset[Binding], whole: Memory | None = None
+    ) -> None:
+        """Give a name, or several, what one turn of a loop is about; `read`: what the loop goes over, `whole`: the
+        memory that has the elements."""
         if isinstance(target, ast.Name):
-            self.bindings[target.id] = Binding(target.id, turn, self.source.of(target), read)
+            place = self.source.of(target)
+            self.bindings[target.id] = Binding(target.id, turn, place, read, memory=Memory(whole))
         elif isinstance(target, ast.Tuple) and isinstance(turn, tuple) and len(turn) == len(target.elts):
             for inner, part in zip(target.elts, turn, strict=True):
-                self.bind(inner, part, read)
+                self.bind(inner, part, read, whole)
         else:
             hint = "write for i in range(3):, or for i, w in enumerate((A, B)):"
             raise ProgramSyntaxError("a loop has one name", hint=hint, span=self.source.of(target))

@@ -25,7 +25,7 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
 from mirage_nb.ir.graph import KernelGraph
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Inlined
-from mirage_nb.lang.bindings import Binding, Memory, root
+from mirage_nb.lang.bindings import Binding, Memory, changed, root
 from mirage_nb.lang.builder import Builder, Result, Text, Value, is_tensor, plain
 from mirage_nb.lang.constants import Number, shorten
 from mirage_nb.lang.declarations import DECLARE, Declarations
@@ -156,9 +156,8 @@ class Statements(Declarations):
                 self._types[name] = made
             case ast.Assign(targets=targets, value=value):
                 given = self.expressions.result(value)
-                for target in targets:
-                    self._give(target, given, value)
-                    value = target  # a = b = c: the same elements
+                for left, right in zip(targets, (value, *targets), strict=False):  # a = b = c: the same elements
+                    self._give(left, given, right)
             case ast.AnnAssign(target=ast.Name() as target, value=ast.expr() as value):
                 self._give(target, self.expressions.result(value), value)
             case ast.AugAssign(target=ast.Name() as target, op=op, value=value):
@@ -196,10 +195,9 @@ class Statements(Declarations):
                 if not isinstance(held, tuple):
                     raise self._error(ProgramSyntaxError, f"{target.id} is no list", "it begins with [ ]", target)
                 self.expressions.change(target, sequences.sequence((*held, added)))
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr=attr)) as value) if attr.endswith("_"):
-                while isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute):  # x.add_(y).relu_()
-                    target = target.func.value
-                self._give(target, self.expressions.result(value), value)
+            case ast.Expr(value=ast.Call() as value) if (elements := changed(value)) is not None:
+                read = self.expressions.result if isinstance(elements, ast.Name) else self.expressions.called
+                self._give(elements, read(value), value)
             case ast.Expr(value=value):
                 declares = isinstance(value, ast.Subscript) and value.lineno == self.body[0].lineno
                 hint = DECLARE if declares else "write NAME = expression, or return expression"
@@ -259,8 +257,10 @@ class Statements(Declarations):
         """Whether a loop or a function is being run."""
         return bool(self._loops) or bool(self._calls)
 
-    def _assign(self, target: ast.Name, found: Result, value: ast.expr | None = None) -> None:
-        """`Y = expression`, with the size from outside if there is one for this constant."""
+    def _assign(
+        self, target: ast.Name, found: Result, value: ast.expr | None = None, part: bool = False
+    ) -> None:
+        """`Y = expression`, with the size from outside if there is one for this constant. part: of several."""
         name = target.id
         if not self._inside() and name not in self._known_sizes:
             if name in self.sizes and name not in self.expressions.bindings:
@@ -270,9 +270,13 @@ class Statements(Declarations):
                 return self._bind_size(name, target, self.sizes[name])
             if isinstance(found, Number) and found.integer is not None and name not in self.expressions.bindings:
                 self._known_sizes[name] = found.integer
-        source = root(value)
-        held = self.expressions.bindings.get(source) if source else None
-        self._bind(name, target, found, memory=held.memory if held is not None else None)
+        memory = self._memory(value)
+        self._bind(name, target, found, memory=Memory(memory) if part and memory is not None else memory)
+
+    def _memory(self, value: ast.expr | None) -> Memory | None:
+        """That of the elements that an expression is, if it makes none of its own."""
+        held = self.expressions.bindings.get(root(value))
+        return None if held is None else held.memory
 
     def _change(self, target: ast.Name, made: Result) -> None:
         """`Y += expression`: tensors change where they are, numbers become others."""
@@ -284,11 +288,11 @@ class Statements(Declarations):
     def _define(self, statement: ast.FunctionDef) -> None:
         define(self.expressions, statement)
 
-    def _give(self, target: ast.expr, found: Result, value: ast.expr) -> None:
+    def _give(self, target: ast.expr, found: Result, value: ast.expr, part: bool = False) -> None:
         """`Y = ...`, `A, (B, *C) = ...`, `Y[:, 0] = ...`: what was found, to what stands left of =."""
         match target:
             case ast.Name():
-                self._assign(target, found, value)
+                self._assign(target, found, value, part)
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
                 self._unpack(targets, found, value)
             case ast.Subscript():
@@ -309,8 +313,10 @@ class Statements(Declarations):
         if not isinstance(found, tuple) or len(parts) != len(targets) or len(starred) > 1:
             hint = "as many names as tensors stand left of ="
             raise self._error(ProgramSyntaxError, f"{len(targets)} names for {_tensors(len(parts))}", hint, value)
-        for target, part in zip(targets, parts, strict=True):
-            self._give(target.value if isinstance(target, ast.Starred) else target, part, value)
+        written = value.elts if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(parts) else []
+        nodes = written if not any(isinstance(node, ast.Starred) for node in (*written, *targets)) else []
+        for target, part, node in zip(targets, parts, nodes or [value] * len(parts), strict=True):
+            self._give(target.value if isinstance(target, ast.Starred) else target, part, node, not nodes)
 
     def _write(self, target: ast.Subscript, new: Result, op: ast.operator | None = None) -> None:
         """`Y[:, 0] = new`, `Y[:, 0] += new`: from here on Y is another tensor."""
@@ -325,14 +331,14 @@ class Statements(Declarations):
             hint = f"write {whole.id} = {whole.id}.clone() before"
             message = f"{whole.id} belongs to what calls this function"
             raise self._error(ProgramSyntaxError, message, hint, target)
-        held.memory.append(self.source.of(target))
+        held.memory.write(self.source.of(target))
         self._bind(whole.id, whole, made, memory=held.memory)
 
     def _bind(
         self, name: str, target: ast.expr | ast.stmt, term: Result, is_input: bool = False, memory: Memory | None = None
     ) -> None:
-        reads, held = frozenset(self.expressions.reads), [] if memory is None else memory
-        made = Binding(name, term, self.source.of(target), reads, is_input, held, len(held))
+        reads, held = frozenset(self.expressions.reads), Memory() if memory is None else memory
+        made = Binding(name, term, self.source.of(target), reads, is_input, held, len(held.places))
         self.expressions.bindings[name] = made
         if not self._calls:
             self._made.append(made)
@@ -348,7 +354,7 @@ class Statements(Declarations):
         def bound() -> Iterator[None]:
             for turn in turns:
                 self.expressions.reads = set(read)
-                self.expressions.bind(target, turn, frozenset(read))
+                self.expressions.bind(target, turn, frozenset(read), self._memory(over))
                 if isinstance(target, ast.Name) and not self._calls:
                     self._made.append(self.expressions.bindings[target.id])
                 yield
@@ -416,7 +422,7 @@ class Statements(Declarations):
             words = ((k.arg or "", k.value) for k in call.keywords)
             for name, node in (*zip(function.parameters, call.args, strict=False), *words):
                 if (held := outer.get(root(node))) is not None and held.memory is not None and name in own:
-                    own[name] = replace(own[name], memory=held.memory, written=len(held.memory))
+                    own[name] = replace(own[name], memory=held.memory, written=len(held.memory.places))
         expressions.bindings = type(outer)(own, *above.maps)
         try:
             result = self._block(function.body)
