@@ -15,7 +15,7 @@ from mirage_nb.codegen.reader import Leaf, Reader
 from mirage_nb.codegen.writer import c_type
 from mirage_nb.ir import AccumAttrs, OutSaverAttrs, TensorType
 from mirage_nb.tile.placement import Step
-from mirage_nb.tile.sharing import COLUMN_TILE, ROW_TILE
+from mirage_nb.tile.sharing import COLUMN_TILE
 
 WIDTH = 4
 """Elements that a lane stores at once."""
@@ -48,8 +48,7 @@ def save(fragments: Fragments, step: Step, output: str, out_type: TensorType) ->
         return output_leaf(scope, attrs, output, (*lead, row, column), shape, out_type, width)
 
     with out.unrolled("r", region.row_tiles) as r, out.unrolled("h", 2) as h:
-        tile = named("warp_r", region.row_warps) * region.row_tiles + named(r, region.row_tiles)
-        out.line(f"const int row = {(tile * ROW_TILE + named('mma_d_row(lane, 2 * h)', ROW_TILE)).bare};")
+        out.line(f"const int row = {fragments.row(r).bare};")
         row = named("row", region.rows)
         if region.padded_rows > region.rows:
             checks = [*checks, f"row < {region.rows}"]

@@ -298,9 +298,7 @@ class Fragments:
         """The coordinates of a cell, for operands that are read from memory."""
         region, shape = self.region, self.scope.shape(value)
         tiles = self.columns(value)
-        r = named("r" if region.row_tiles > 1 else "0", region.row_tiles)
-        inside = "mma_d_row(lane, i)" if tiles else "mma_d_row(lane, 2 * h)"
-        row = (named("warp_r", region.row_warps) * region.row_tiles + r) * ROW_TILE + named(inside, ROW_TILE)
+        row = self.row("r" if region.row_tiles > 1 else "0", "i" if tiles else "2 * h")
         column = Index()
         if tiles:
             warp = named("warp_k", region.key_warps) * tiles if value in region.keyed else Index()
@@ -438,11 +436,14 @@ class Fragments:
     @contextmanager
     def _rows(self) -> Iterator[tuple[str, str, str]]:
         """Loops over the two rows of every row tile; yields tile, half and the row's number in the block."""
-        region = self.region
-        with self.out.unrolled("r", region.row_tiles) as r, self.out.unrolled("h", 2) as h:
-            tile = named("warp_r", region.row_warps) * region.row_tiles + named(r, region.row_tiles)
-            row = tile * ROW_TILE + named("mma_d_row(lane, 2 * h)", ROW_TILE)
-            yield r, h, row.bare
+        with self.out.unrolled("r", self.region.row_tiles) as r, self.out.unrolled("h", 2) as h:
+            yield r, h, self.row(r).bare
+
+    def row(self, tile: str, register: str = "2 * h") -> Index:
+        """The row in the block of a register of one of the warp's row tiles."""
+        tiles = self.region.row_tiles
+        first = (named("warp_r", self.region.row_warps) * tiles + named(tile, tiles)) * ROW_TILE
+        return first + named(f"mma_d_row(lane, {register})", ROW_TILE)
 
     def finish(self, step: Step) -> None:
         """An accumulator goes to its shared tile."""

@@ -21,6 +21,7 @@ from mirage_nb.ir import (
     AccumKind,
     DimAttrs,
     DType,
+    Op,
     OpKind,
     OutSaverAttrs,
     RepeatAttrs,
@@ -252,19 +253,25 @@ def emit_accumulate(out: Writer, scope: Scope, step: Step) -> None:
     target = f"a{scope.first[step.op]}"
     with each_slot(out, scope, walked) as (index, s):
         slot = register_slot(walked, s)
-        reader = Reader(scope, walked.width)
-        result, shift = reader.read(source, index, walked.dim), ""
-        if op.attrs.kind is AccumKind.RESCALE:
-            shape = scope.shape(op.inputs[1])
-            inner = broadcast_dim(walked.dim, len(index), shape)
-            shift = reader.read(op.inputs[1], broadcast_index(index, shape), inner)
-        out.lines(reader.loads)
-        with out.unrolled("v", walked.width):
-            out.lines(reader.body)
-            out.lines(fold(op.attrs.kind, target + slot, f"top_{target}{slot}", result, shift))
+        cells = target + slot, f"top_{target}{slot}"
+        emit_fold(out, Reader(scope, walked.width), op, op.attrs.kind, cells, index, walked.dim)
 
 
-def fold(kind: AccumKind, target: str, top: str, value: str, shift: str) -> list[str]:
+def emit_fold(
+    out: Writer, reader: Reader, op: Op, kind: AccumKind, cells: tuple[str, str], index: Multi, dim: int | None
+) -> None:
+    """The first operand of an operator at `index`, shifted by its second one if it is to be rescaled, is added to an
+    accumulator and its running maximum."""
+    value, shift = reader.read(op.inputs[0], index, dim), ""
+    if kind is AccumKind.RESCALE:
+        shape = reader.scope.shape(op.inputs[1])
+        shift = reader.read(op.inputs[1], broadcast_index(index, shape), broadcast_dim(dim, len(index), shape))
+    out.lines(reader.loads)
+    with out.unrolled("v", reader.width):
+        out.lines([*reader.body, *_fold(kind, *cells, value, shift)])
+
+
+def _fold(kind: AccumKind, target: str, top: str, value: str, shift: str) -> list[str]:
     """Statements that add `value` to an accumulator; `top` is its running maximum so far."""
     match kind:
         case AccumKind.SUM:

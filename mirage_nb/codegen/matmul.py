@@ -7,9 +7,11 @@ exist (rows, columns) or as zeros (depth), and are never stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import math
+from contextlib import nullcontext
 from dataclasses import dataclass
+
+import numpy as np
 
 from mirage_nb.codegen.index import Index, named, unravel
 from mirage_nb.codegen.maps import Walk, each, each_slot
@@ -47,17 +49,9 @@ class Operand:
         return broadcast_index((*lead, *inner), shape)
 
 
-def batch_shape(scope: Scope, left: int, right: int) -> tuple[int, ...]:
-    """Broadcast leading dimensions of a product."""
-    a, b = scope.shape(left)[:-2], scope.shape(right)[:-2]
-    rank = max(len(a), len(b))
-    padded = ((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b)
-    return tuple(max(x, y) for x, y in zip(*padded, strict=True))
-
-
 def sides(scope: Scope, tiling: Tiling, left: int, right: int) -> tuple[Operand, Operand]:
     """The operand on the 16 rows and the one on the 8 columns of the instruction."""
-    batch = batch_shape(scope, left, right)
+    batch = np.broadcast_shapes(scope.shape(left)[:-2], scope.shape(right)[:-2])
     depth = scope.shape(left)[-1]
     first = Operand(left, batch, scope.shape(left)[-2], depth, transposed=False)
     second = Operand(right, batch, scope.shape(right)[-1], depth, transposed=True)
@@ -131,7 +125,8 @@ def emit_product(
         gather_lambda(out, scope, rows, f"row_side{number}")
     gather_lambda(out, scope, columns, f"column_side{number}")
     side = f"{held}[k]" if held else "p"
-    with _only(out, used < scope.plan.options.warps, f"warp < {used}"), _depth_loop(out, share):
+    some = out.block(f"if (warp < {used})") if used < scope.plan.options.warps else nullcontext()
+    with some, out.unrolled("k", share, UNROLL_LIMIT, always=True):
         depth_tile = named("warp_k", tiling.split[3]) * share + named("k", share)
         if share * tiling.split[3] > depth:
             out.line(f"if ({depth_tile.bare} >= {depth}) continue;")
@@ -146,22 +141,6 @@ def emit_product(
             load_columns(out, scope, tiling, columns, batch, depth_tile * DEPTH_TILE, f"column_side{number}", element)
             with out.unrolled("r", r) as at_r, out.unrolled("c", c) as at_c:
                 out.line(f"mma_m16n8k16<{element}>({target}[{at_b}][{at_r}][{at_c}], {side}[{at_r}], q[{at_c}]);")
-
-
-@contextmanager
-def _only(out: Writer, needed: bool, condition: str) -> Iterator[None]:
-    """An if-statement, where it is needed."""
-    with out.block(f"if ({condition})") if needed else nullcontext():
-        yield
-
-
-@contextmanager
-def _depth_loop(out: Writer, share: int) -> Iterator[None]:
-    """The loop over a warp's depth tiles, unrolled if it is short."""
-    if share <= UNROLL_LIMIT:
-        out.line("MIRAGE_UNROLL")
-    with out.block(f"for (int k = 0; k < {share}; ++k)"):
-        yield
 
 
 def clamped(index: Index, extent: int) -> Index:
@@ -286,12 +265,11 @@ def _clamped_chunk(index: Index, extent: int) -> Index:
 def _gathered(out: Writer, operand: Operand, batch: Index, gather: str, element: str, target: str, side: str) -> None:
     """Two neighbours along depth from anywhere, zeros beyond the extents."""
     out.line(f"const bool inside = {side} < {operand.extent};")
-    parts = []
-    for offset in ("", " + 1"):
-        parts.append(
-            f"inside && depth{offset} < {operand.depth} ? {gather}({batch.bare}, {side}, depth{offset}) : 0.0f"
-        )
-    out.line(f"{target} = pack2<{element}>({parts[0]}, {parts[1]});")
+    first, second = (
+        f"inside && depth{offset} < {operand.depth} ? {gather}({batch.bare}, {side}, depth{offset}) : 0.0f"
+        for offset in ("", " + 1")
+    )
+    out.line(f"{target} = pack2<{element}>({first}, {second});")
 
 
 def gather_lambda(out: Writer, scope: Scope, operand: Operand, name: str) -> None:
@@ -299,10 +277,8 @@ def gather_lambda(out: Writer, scope: Scope, operand: Operand, name: str) -> Non
     if contiguous_side(scope, operand) is not None:
         return
     reader = Reader(scope)
-    batches = 1
-    for extent in operand.batch:
-        batches *= extent
-    index = operand.index(scope, named("batch", batches), named("side", operand.extent), named("depth", operand.depth))
+    batch = named("batch", math.prod(operand.batch))
+    index = operand.index(scope, batch, named("side", operand.extent), named("depth", operand.depth))
     result = reader.read(operand.value, index, None)
     with out.block(f"const auto {name} = [&](int batch, int side, int depth) -> float", tail="};"):
         out.lines([*reader.loads, *reader.body, f"return {result};"])

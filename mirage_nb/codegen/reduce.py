@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 
 from mirage_nb.codegen.index import named, unravel
-from mirage_nb.codegen.maps import fold, vectorizes
+from mirage_nb.codegen.maps import emit_fold, vectorizes
 from mirage_nb.codegen.reader import Reader, Scope, locate
-from mirage_nb.codegen.thread_values import Multi, broadcast_dim, broadcast_index
+from mirage_nb.codegen.thread_values import Multi
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, DimAttrs, OpKind
 from mirage_nb.tile.placement import Step
@@ -90,7 +90,8 @@ def emit_reduce(out: Writer, scope: Scope, step: Step) -> None:
         at = _result_index(out, scope, shared, s)
         guard = "" if shared.results % _groups(scope, shared) == 0 else f"if (o < {shared.results}) "
         with out.block(f"{guard}for (int k = {_lane(shared)}; k < {shared.steps}; k += {shared.lanes})"):
-            _partial(out, scope, step, shared, kind, target, top, at)
+            index = (*at[: shared.dim], named("k", shared.steps) * shared.width, *at[shared.dim + 1 :])
+            emit_fold(out, Reader(scope, shared.width), op, kind, (target, top), index, shared.vector_dim)
         if step.value is not None:
             _combine(out, shared, kind, scope)
             result, value = "result", scope.first[step.op]
@@ -119,26 +120,6 @@ def _result_index(out: Writer, scope: Scope, shared: Share, slot: str) -> Multi:
     lane = f"thread / {shared.lanes}" if shared.lanes > 1 else "thread"
     out.line(f"const int o = {(named(lane, groups) + named(slot, shared.slots) * groups).bare};")
     return unravel(named("o", shared.results), shared.kept)
-
-
-def _partial(
-    out: Writer, scope: Scope, step: Step, shared: Share, kind: AccumKind, target: str, top: str, at: Multi
-) -> None:
-    op = scope.block.ops[step.op]
-    reader = Reader(scope, shared.width)
-    along = named("k", shared.steps) * shared.width
-    index = (*at[: shared.dim], along, *at[shared.dim + 1 :])
-    value, shift = reader.read(op.inputs[0], index, shared.vector_dim), ""
-    if kind is AccumKind.RESCALE:
-        shape = scope.shape(op.inputs[1])
-        inner = broadcast_dim(shared.vector_dim, len(index), shape)
-        shift = reader.read(op.inputs[1], broadcast_index(index, shape), inner)
-    out.lines(reader.loads)
-    if shared.width == 1:
-        out.lines([*reader.body, *fold(kind, target, top, value, shift)])
-        return
-    with out.unrolled("v", shared.width):
-        out.lines([*reader.body, *fold(kind, target, top, value, shift)])
 
 
 def _combine(out: Writer, shared: Share, kind: AccumKind, scope: Scope) -> None:

@@ -36,10 +36,10 @@ class Writer:
         self.line(tail)
 
     @contextmanager
-    def unrolled(self, variable: str, count: int, most: int | None = None) -> Iterator[str]:
+    def unrolled(self, variable: str, count: int, most: int | None = None, *, always: bool = False) -> Iterator[str]:
         """A for-loop over 0 .. count-1, unrolled unless `count` is more than `most`; yields the variable, or 0 and no
-        loop for a single pass."""
-        if count == 1:
+        loop for a single pass, unless there is to be one `always`."""
+        if count == 1 and not always:
             yield "0"
             return
         if most is None or count <= most:

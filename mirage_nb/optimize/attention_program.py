@@ -11,14 +11,13 @@ planned is a function of its arguments, and `tile.validate` finds nothing in it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mirage_nb.ir import (
     OPS,
     AccumAttrs,
     AccumKind,
-    BlockGraph,
     ConstAttrs,
     DType,
     InIterAttrs,
@@ -37,7 +36,6 @@ from mirage_nb.tile.program import (
     PART,
     Acquire,
     Await,
-    Axis,
     Clear,
     Copy,
     Count,
@@ -85,7 +83,7 @@ def attention_program(made: AttentionBlock, target: Target, given: Given) -> Pro
     if target.capability != CAPABILITY or not _fits(made, target):
         return None
     try:
-        return _Planner(made, target, given, counters=_counters(made)).program()
+        return _Planner(made, target, given, block=made.block, counters=_counters(made)).program()
     except _OtherBlock:
         return None
 
@@ -145,10 +143,6 @@ class _Planner(OnGrid):
         self.span = span_needed(self.made, self.given, self.counters)
         self.row = counted(PART, HEIGHT) if TEAMS[self.made.rows].parts > 1 else Index()
 
-    @property
-    def block(self) -> BlockGraph:
-        return self.made.block
-
     def program(self) -> Program:
         """The whole program."""
         made, team = self.made, TEAMS[self.made.rows]
@@ -161,22 +155,18 @@ class _Planner(OnGrid):
         self._registers()
         roles = (Role(MATH, GROUP * team.parts, team.math_registers), Role(LOAD, team.load_warps, team.load_registers))
         walk, blocks = self._walk()
-        computing, loading = self._computing(team.parts), self._loading()
-        code = ((MATH, (replace(walk, body=computing),)), (LOAD, (replace(walk, body=loading),)))
-        return Program(
-            CAPABILITY, blocks, tuple(Axis(*pair) for pair in self.axes.items()), roles, tuple(self.tiles.values()),
-            tuple(rings), tuple(f"o{i}" for i in range(len(self.given.outputs))), code,
-        )  # fmt: skip
+        bodies = {MATH: self._computing(team.parts), LOAD: self._loading()}
+        return self._program(blocks, roles, rings, walk, bodies, len(self.given.outputs))
 
     def _walk(self) -> tuple[Walk, int]:
         """The points of the grid: those that read the same keys behind each other. Where rows need unlike many keys,
         those with most come first, and blocks take the next one when they are done with another."""
-        extents = {name: n for name, n in zip(self.counters, self.made.block.grid, strict=True) if n > 1}
+        extents = self.points
         order = sorted(extents, key=lambda name: (name == COLUMNS, name == ROWS))
         points = math.prod(extents.values())
         group = 1
         if self.span.slope and len(order) > 1:
-            read = self.made.step * self.made.block.loop * (self.made.depth + self.made.columns) * self.made.dtype.size
+            read = self.made.step * self.block.loop * (self.made.depth + self.made.columns) * self.made.dtype.size
             group = max(1, min(extents[order[-2]], NEAR_BYTES // read))
         walk = Walk(tuple((name, extents[name]) for name in order), group, ())
         return walk, points if self.span.slope else min(points, self.target.multiprocessors)
@@ -185,7 +175,7 @@ class _Planner(OnGrid):
         """How many this point needs."""
         if not self.span.slope:
             return Index((), self.span.base)
-        last = self.made.block.grid[self.counters.index(ROWS)] - 1
+        last = self.block.grid[self.counters.index(ROWS)] - 1
         return Index(((ROWS, -self.span.slope),), self.span.slope * last + self.span.base)
 
     def _key(self, done: Index) -> Index:
@@ -195,7 +185,7 @@ class _Planner(OnGrid):
     # -- tiles
 
     def _ring(self, ring: str, name: str, operand: Operand, stages: int, arrivals: int) -> Pipeline:
-        attrs, block = operand.attrs, self.made.block
+        attrs, block = operand.attrs, self.block
         self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, operand.axes)
         long = [dim for dim, axis in enumerate(operand.axes) if axis]
         shape, axes = block.tile_shape(attrs), tuple(operand.axes[dim] for dim in long)
@@ -243,7 +233,7 @@ class _Planner(OnGrid):
         return Loop(counter, count.const - done, body, Index(count.terms))
 
     def _copy(self, name: str, operand: Operand, step: Index) -> Copy:
-        shape = self.made.block.tile_shape(operand.attrs)
+        shape = self.block.tile_shape(operand.attrs)
         at = self._at(operand.attrs.imap, shape)
         moved = tuple(i + step if axis == KEYS else i for i, axis in zip(at, operand.axes, strict=True))
         return Copy(f"x{operand.attrs.arg}", name, moved)
@@ -406,7 +396,7 @@ class _Planner(OnGrid):
         axis = places_of(self.made, self.given, self.counters, attrs)
         if axis not in axes:
             raise _OtherBlock
-        shape = self.made.block.tile_shape(attrs)
+        shape = self.block.tile_shape(attrs)
         (at,) = (index for index, n in zip(self._at(attrs.imap, shape), shape, strict=True) if n > 1)
         return Count(self._new(), axis, at + self.row if axis == ROWS else self.key)
 

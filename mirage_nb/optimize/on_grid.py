@@ -6,29 +6,42 @@ point begins. Invariant: a dimension has the name of the grid dim that cuts it u
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from mirage_nb.ir import BlockGraph, TensorType
 from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.program import Index, Tile, counted
+from mirage_nb.tile.program import Axis, Index, Pipeline, Program, Role, Statement, Tile, Walk, counted
+from mirage_nb.tile.rules import CAPABILITY
 
 Cut = tuple[int | None, ...]
 """For every grid dim the dimension of a tensor that it cuts."""
 
 
 @dataclass(slots=True, kw_only=True)
-class OnGrid(ABC):
-    """Writes one program. counters: the names of grid dims; tiles and axes: those of the program so far, by name."""
+class OnGrid:
+    """Writes one program. block: what is planned; counters: the names of its grid dims; tiles and axes: those of the
+    program so far, by name."""
 
+    block: BlockGraph
     counters: tuple[str, ...]
     tiles: dict[str, Tile] = field(default_factory=dict)
     axes: dict[str, int] = field(default_factory=dict)
 
     @property
-    @abstractmethod
-    def block(self) -> BlockGraph:
-        """The block graph that is planned."""
+    def points(self) -> dict[str, int]:
+        """The counters of more than one point, with their numbers of points."""
+        return {name: n for name, n in zip(self.counters, self.block.grid, strict=True) if n > 1}
+
+    def _program(
+        self, blocks: int, roles: Sequence[Role], rings: Sequence[Pipeline], walk: Walk,
+        bodies: dict[str, tuple[Statement, ...]], outputs: int,
+    ) -> Program:  # fmt: skip
+        """So many blocks, whose roles do these things at the points of a walk."""
+        code = tuple((role, (replace(walk, body=body),)) for role, body in bodies.items())
+        axes = tuple(Axis(*pair) for pair in self.axes.items())
+        stored = tuple(f"o{i}" for i in range(outputs))
+        return Program(CAPABILITY, blocks, axes, tuple(roles), tuple(self.tiles.values()), tuple(rings), stored, code)
 
     def _global(self, name: str, type_: TensorType, cut: Cut, axes: tuple[str, ...]) -> None:
         """A tensor in device memory; leading dimensions have the axes of the grid dims that cut them."""

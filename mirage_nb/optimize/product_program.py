@@ -34,7 +34,6 @@ from mirage_nb.tile.program import (
     PART,
     Acquire,
     Await,
-    Axis,
     Clear,
     Copy,
     Index,
@@ -94,7 +93,7 @@ def product_program(made: ProductBlock, target: Target, given: Given) -> Program
     low = made.low_columns(max(ranks, default=0))
     if len(ranks) > 1 or not rules.low_fits(made.rows, made.columns, len(made.sums), len(made.low) * low):
         return None
-    return _Planner(made, target, given, found, low, counters=counters).program()
+    return _Planner(made, target, given, found, low, block=made.block, counters=counters).program()
 
 
 def _rank(block: BlockGraph, operand: Operand) -> int:
@@ -150,10 +149,6 @@ class _Planner(OnGrid):
     accumulators: dict[int, str] = field(default_factory=dict)
     begin: Mapping[str, Index] = field(default_factory=dict)
 
-    @property
-    def block(self) -> BlockGraph:
-        return self.made.block
-
     def program(self) -> Program | None:
         """The whole program."""
         made, shared = self.made, self.scheme
@@ -181,12 +176,8 @@ class _Planner(OnGrid):
             copies = (self._copy(o, name) for o, name in held.items())
             loading.append(replace(behind, body=(Acquire(ONCE), *copies)))
         walk, blocks = self._walk()
-        computing = [(role.name, self._computing(role, loop, behind)) for role in shared.math]
-        code = tuple((name, (replace(walk, body=tuple(body)),)) for name, body in (*computing, (LOAD, loading)))
-        return Program(
-            CAPABILITY, blocks, tuple(Axis(*pair) for pair in self.axes.items()), roles, tuple(self.tiles.values()),
-            tuple(rings), tuple(f"o{i}" for i in range(len(self.given.outputs))), code,
-        )  # fmt: skip
+        bodies = {role.name: self._computing(role, loop, behind) for role in shared.math}
+        return self._program(blocks, roles, rings, walk, {**bodies, LOAD: tuple(loading)}, len(self.given.outputs))
 
     def _computing(self, role: MathRole, loop: Loop, behind: Loop) -> tuple[Statement, ...]:
         """What a role that multiplies does at a point: the loop over what is streamed, that over what is held."""
@@ -234,8 +225,7 @@ class _Planner(OnGrid):
 
     def _walk(self) -> tuple[Walk, int]:
         """The points of the grid, those of one wave near each other; blocks as many as run at once."""
-        made = self.made
-        extents = {name: n for name, n in zip(self.counters, made.block.grid, strict=True) if n > 1}
+        made, extents = self.made, self.points
         order = sorted(extents, key=lambda name: (name in (ROWS, COLUMNS), name == COLUMNS))
         wave = round(math.sqrt(self.target.multiprocessors * made.columns / made.rows))
         group = max(1, min(extents[ROWS], wave)) if order[-2:] == [ROWS, COLUMNS] else 1
@@ -247,7 +237,7 @@ class _Planner(OnGrid):
     def _slot(self, operand: Operand, stem: str = "s") -> str:
         """The shared tile of an operand of products."""
         if operand not in self.slots:
-            block, attrs = self.made.block, operand.attrs
+            block, attrs = self.block, operand.attrs
             self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, operand.axes)
             tile = block.tile_shape(attrs)[-2:]
             step = self.scheme.step
@@ -262,7 +252,7 @@ class _Planner(OnGrid):
         return self.slots[operand]
 
     def _copy(self, operand: Operand, name: str) -> Copy:
-        block, attrs = self.made.block, operand.attrs
+        block, attrs = self.block, operand.attrs
         at = []
         for dim, extent in enumerate(block.tile_shape(attrs)):
             start = self._part(attrs.imap, dim)
@@ -322,7 +312,7 @@ class _Planner(OnGrid):
         )
 
     def _held(self, found: list[Statement], attrs: InIterAttrs, axes: tuple[str, ...]) -> str:
-        block = self.made.block
+        block = self.block
         if attrs.arg in self.given.numbers:  # what lies beyond its end is not stored
             return self._number(found, self.given.numbers[attrs.arg])
         self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, axes)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from mirage_nb.ir import BlockGraph, TensorType
 from mirage_nb.tile.bodies import find_body, row_tiles, split
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, share
@@ -37,17 +39,12 @@ class Tiling:
     @property
     def tiles(self) -> tuple[int, int, int, int]:
         """Instruction tiles over (batch, rows, columns, depth)."""
-        return (
-            self.batch,
-            _ceil(self.rows, ROW_TILE),
-            _ceil(self.columns, COLUMN_TILE),
-            _ceil(self.depth, DEPTH_TILE),
-        )
+        return self.batch, -(-self.rows // ROW_TILE), -(-self.columns // COLUMN_TILE), -(-self.depth // DEPTH_TILE)
 
     @property
     def per_warp(self) -> tuple[int, int, int, int]:
         """Instruction tiles of one warp over (batch, rows, columns, depth)."""
-        b, r, c, k = (_ceil(t, w) for t, w in zip(self.tiles, self.split, strict=True))
+        b, r, c, k = (-(-t // w) for t, w in zip(self.tiles, self.split, strict=True))
         return b, r, c, k
 
     @property
@@ -56,25 +53,15 @@ class Tiling:
         return self.split[3]
 
 
-def _ceil(value: int, unit: int) -> int:
-    return -(-value // unit)
-
-
 def tile_matmul(left: TensorType, right: TensorType, warps: int, *, deferred: bool, loop: int) -> Tiling:
     """The split with the least work per warp; the arguments are those of `tile.sharing.share`."""
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
-    longest = max(len(left.shape), len(right.shape))
-    lead = zip(_leading(left, longest), _leading(right, longest), strict=True)
-    batch = math.prod(max(a, b) for a, b in lead)
+    batch = math.prod(np.broadcast_shapes(left.shape[:-2], right.shape[:-2]))
     found = share(batch, m, k, n, warps, deferred=deferred, loop=loop)
     swapped = bool(found.swapped)
     rows, columns = (n, m) if swapped else (m, n)
     b, r, c, d = map(int, found.split)
     return Tiling(batch, rows, columns, k, swapped, (b, r, c, d))
-
-
-def _leading(operand: TensorType, rank: int) -> tuple[int, ...]:
-    return (1,) * (rank - len(operand.shape)) + operand.shape[:-2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ all of them, so all of them hand the stage back. What several points have summed
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -92,10 +93,7 @@ class Tile:
     @property
     def elements(self) -> int:
         """Of one slot."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
