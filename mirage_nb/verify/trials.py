@@ -25,7 +25,8 @@ from mirage_nb.errors import OptionError, VerificationError
 from mirage_nb.interp.field import FieldInstance, Noted, evaluate, random_inputs
 from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.interp.primes import PRIMES
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import KernelGraph, Size, TensorType
+from mirage_nb.ir.sizes import sized
 from mirage_nb.verify.fields.bound import trial_bound
 from mirage_nb.verify.fields.drawn import Candidate, Program, draw_trial, is_small, known_program, trial_seed
 from mirage_nb.verify.fields.large import Believed, DeviceFault
@@ -97,6 +98,7 @@ def verify(
         VerificationError: the graphs do not have the same inputs, their values do not fit into memory, or a trial
             takes too long.
         GraphError: a graph breaks Definition 2.1.
+        NamedSizeError: a graph does not compute elements along a size that is known at launch apart from each other.
         OptionError: a number of trials or a seed that is out of range.
     """
     fresh = seed is None
@@ -142,14 +144,25 @@ def _verdict(
 
 
 def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
-    left, right = ({i.name: i.type for i in g.inputs} for g in (program, candidate))
+    left, right = ({i.name: (i.type, i.size) for i in g.inputs} for g in (program, candidate))
     for name in sorted(left.keys() | right.keys()):
         if left.get(name) != right.get(name):
+            ours, theirs = (_shown(given.get(name)) for given in (left, right))
             raise VerificationError(
-                f"input {name} is {left.get(name, 'missing')} in the program "
-                f"and {right.get(name, 'missing')} in the candidate",
+                f"input {name} is {ours} in the program and {theirs} in the candidate",
                 hint="only graphs with the same inputs can be compared",
             )
+    along = [places and [places.dims[v] for v in g.outputs] for g in (program, candidate) for places in [sized(g)]]
+    if along[0] != along[1]:
+        raise VerificationError(
+            "outputs have the size that is known at launch in other dimensions than the program's",
+            hint="outputs stand in order",
+        )
+
+
+def _shown(given: tuple[TensorType, Size | None] | None) -> str:
+    """The type and the size of an input."""
+    return " ".join(str(part) for part in given if part is not None) if given else "missing"
 
 
 def crossed_names(program: KernelGraph, candidate: KernelGraph) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from mirage_nb.errors import GraphError, OptionError, VerificationError
+from mirage_nb.errors import GraphError, NamedSizeError, OptionError, VerificationError
 from mirage_nb.interp import field, reference
 from mirage_nb.interp.primes import PRIMES
 from mirage_nb.ir import (
@@ -23,6 +23,7 @@ from mirage_nb.ir import (
     OpKind,
     PowAttrs,
     ReshapeAttrs,
+    Size,
     TensorType,
     TransposeAttrs,
 )
@@ -424,3 +425,15 @@ def test_what_does_not_fit_into_memory_is_a_clear_error(monkeypatch: pytest.Monk
     monkeypatch.setattr("mirage_nb.verify.trials._run", exhausted)
     with pytest.raises(VerificationError, match="do not fit into memory"):
         verify(case.program, case.candidate, seed=2**40)
+
+
+def test_a_size_is_the_same_in_both_graphs_and_nothing_is_summed_along_it() -> None:
+    program = parse("B: size(1, 8)\nX: f32[B, 6]\nreturn X * 2").graph
+    (given,) = program.inputs
+    assert verify(program, replace(program, inputs=(replace(given, dims=()),))).accepted
+    for size in (None, Size("B", 1, 4), Size("B", 8, 8)):
+        with pytest.raises(VerificationError, match="input X is"):
+            verify(program, replace(program, inputs=(replace(given, size=size),)))
+    summed = parse("X: f32[8, 6]\nreturn X * 2 + X[:1] * 0 * (sum(X * 0 + 1, axis=0, keepdims=True) - 8)").graph
+    with pytest.raises(NamedSizeError):
+        verify(program, replace(summed, inputs=program.inputs))
