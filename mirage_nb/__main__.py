@@ -264,12 +264,7 @@ def _verify(options: argparse.Namespace) -> int:
         code, text = verify_files(left, right, **common)
         print(text)
         return code
-    code, text, proof = prove_files(
-        left,
-        right,
-        **common,
-        properties=assumed,
-    )
+    code, text, proof = prove_files(left, right, **common, properties=assumed)
     print(text)
     if proof is not None and options.prove:
         print(proof)

@@ -83,9 +83,7 @@ def _winner_lines(session: Session, winner: Winner) -> list[str]:
                 f"{name} for {winner.cubin.arch}: {usage.registers} registers, "
                 f"{usage.spill_store_bytes + usage.spill_load_bytes} bytes spilled"
             )
-    lines.append(
-        f"executed on {winner.executable.device}: relative error {winner.report.measured} against float64"
-    )
+    lines.append(f"executed on {winner.executable.device}: relative error {winner.report.measured} against float64")
     if winner.candidate.time_us is not None:
         lines.append(f"time: {winner.candidate.time_us:.2f} us (median, back to back or behind others: the longer)")
     else:

@@ -175,8 +175,6 @@ def _closed(task: _Task, semantics: Semantics) -> tuple[int, int, bool]:
 def closed(semantics: Semantics, configuration: Configuration, rules: Rules, late: Callable[[], bool]) -> Closure:
     """The closure of a configuration within these rules."""
     sample, grid = Sample(semantics, configuration.label, 0), frozenset(configuration.grid)
-    closure = Closure(
-        semantics, grid, configuration.loop, semantics.tensors, rules, sample, lambda counts: None, late
-    )
+    closure = Closure(semantics, grid, configuration.loop, semantics.tensors, rules, sample, lambda counts: None, late)
     closure.run()
     return closure

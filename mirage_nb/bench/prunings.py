@@ -83,9 +83,7 @@ class Spread:
     capped: bool
 
 
-def measure(
-    program: KernelGraph, cap: int, limit: float, prunings: Sequence[Pruning] = PRUNINGS
-) -> Iterator[Spread]:
+def measure(program: KernelGraph, cap: int, limit: float, prunings: Sequence[Pruning] = PRUNINGS) -> Iterator[Spread]:
     """One cell for each row; a closure ends at `cap` values, all those of a row after `limit` CPU seconds."""
     prepared = prepare(program)
     standard = semantics_for(prepared, EFFORT)[0].algebra.options

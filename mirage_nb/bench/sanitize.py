@@ -65,9 +65,7 @@ def run_sanitize(path: str, names: Sequence[str], tools: Sequence[str] = TOOLS) 
     return 1 if wrong else 0
 
 
-def checked(
-    rows: Sequence[dict[str, Any]], tools: Sequence[str], target: Target, sanitizer: str
-) -> Iterator[Checked]:
+def checked(rows: Sequence[dict[str, Any]], tools: Sequence[str], target: Target, sanitizer: str) -> Iterator[Checked]:
     """What the tools say of the kernels of rows, as they end."""
     order = sorted(rows, key=_elements, reverse=True)  # what takes long is begun first
     with tempfile.TemporaryDirectory(prefix="mirage-nb-") as folder:
@@ -85,9 +83,7 @@ def standing_alone(row: dict[str, Any], target: Target, path: Path) -> Path:
     emitted = emit(graph, target, recorded_way(graph, row.get("emitted"), target))
     cubin = compile_cubin(emitted.source, target.arch)
     about = {"name": _name(row), "emitted": str(emitted.options)}
-    return write_file(
-        lower(emitted, program.graph, arch=cubin.arch, cubin=cubin.data, about=about, scale=SCALE), path
-    )
+    return write_file(lower(emitted, program.graph, arch=cubin.arch, cubin=cubin.data, about=about, scale=SCALE), path)
 
 
 def _name(row: dict[str, Any]) -> str:

@@ -100,9 +100,7 @@ def _needed(
     )
 
 
-def _views(
-    graph: KernelGraph, left_out: frozenset[int]
-) -> tuple[tuple[tuple[int, int], ...], frozenset[int]]:
+def _views(graph: KernelGraph, left_out: frozenset[int]) -> tuple[tuple[tuple[int, int], ...], frozenset[int]]:
     """(view, original) pairs that share memory, in an order in which one of the two has its place; and the views that
     are copied: outputs whose original is an input, or has its place in another output."""
     constants = graph.uniform()

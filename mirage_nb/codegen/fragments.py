@@ -193,10 +193,7 @@ class Fragments:
                 depth = (named("warp_k", tiling.split[3]) * share + named(k, share)) * DEPTH_TILE
                 out.line(f"uint32_t q[{tiling.per_warp[2]}][2];")
                 load_columns(out, scope, tiling, columns, Index(), depth, "column_side", element)
-                with (
-                    out.unrolled("r", self.region.row_tiles) as r,
-                    out.unrolled("c", tiling.per_warp[2]) as c,
-                ):
+                with out.unrolled("r", self.region.row_tiles) as r, out.unrolled("c", tiling.per_warp[2]) as c:
                     out.line(f"mma_m16n8k16<{element}>({target}[0][{r}][{c}], p{left}[{k}][{r}], q[{c}]);")
 
     def _pack(self, value: int) -> None:

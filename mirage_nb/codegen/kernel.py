@@ -15,14 +15,7 @@ from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.emitted import MapArg
 from mirage_nb.codegen.fragments import Fragments
 from mirage_nb.codegen.index import Index
-from mirage_nb.codegen.maps import (
-    declare_accumulator,
-    emit_accumulate,
-    emit_finish_map,
-    emit_map,
-    emit_save,
-    walk,
-)
+from mirage_nb.codegen.maps import declare_accumulator, emit_accumulate, emit_finish_map, emit_map, emit_save, walk
 from mirage_nb.codegen.matmul import emit_finish_matmul, emit_matmul, registers
 from mirage_nb.codegen.reach import EXTENT, Reaches
 from mirage_nb.codegen.reader import Scope

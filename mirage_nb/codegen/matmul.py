@@ -103,14 +103,7 @@ def _used_warps(tiling: Tiling) -> int:
 
 
 def emit_product(
-    out: Writer,
-    scope: Scope,
-    tiling: Tiling,
-    rows: Operand,
-    columns: Operand,
-    target: str,
-    number: int,
-    held: str = "",
+    out: Writer, scope: Scope, tiling: Tiling, rows: Operand, columns: Operand, target: str, number: int, held: str = ""
 ) -> None:
     """target += rows @ columns, over this warp's share of the tiles.
 
@@ -215,14 +208,7 @@ def load_rows(
 
 
 def load_columns(
-    out: Writer,
-    scope: Scope,
-    tiling: Tiling,
-    operand: Operand,
-    batch: Index,
-    depth: Index,
-    gather: str,
-    element: str,
+    out: Writer, scope: Scope, tiling: Tiling, operand: Operand, batch: Index, depth: Index, gather: str, element: str
 ) -> None:
     """Fragments `q` of the operand on the 8 side, for all column tiles of the warp."""
     c = tiling.per_warp[2]

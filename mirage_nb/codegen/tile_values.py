@@ -43,11 +43,7 @@ class ValueText:
     """Writes them. `ends`: of global tensors that end where a size does, which is known at launch."""
 
     def __init__(
-        self,
-        out: Writer,
-        program: Program,
-        statements: tuple[Number | Read | Map | Store, ...],
-        ends: dict[str, Reach],
+        self, out: Writer, program: Program, statements: tuple[Number | Read | Map | Store, ...], ends: dict[str, Reach]
     ) -> None:
         self.out, self.program, self.statements, self.ends = out, program, statements, ends
         self.stores = [s for s in statements if isinstance(s, Store)]

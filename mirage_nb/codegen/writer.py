@@ -62,8 +62,7 @@ def c_type(dtype: DType) -> str:
     """The device library's name of an element type. Raises EmitError for f64."""
     if dtype not in _NAMES:
         raise EmitError(
-            f"{dtype.value} tensors cannot be emitted",
-            hint="kernels compute in f32; use f16, bf16 or f32 tensors",
+            f"{dtype.value} tensors cannot be emitted", hint="kernels compute in f32; use f16, bf16 or f32 tensors"
         )
     return _NAMES[dtype]
 

@@ -283,10 +283,7 @@ def stacked(tensors: Sequence[FieldTensor]) -> FieldTensor:
     if any(x.undefined is not None for x in tensors):
         undefined = np.stack([~x.defined for x in tensors])
     return FieldTensor(
-        joined([x.p for x in tensors]),
-        joined([x.q for x in tensors]),
-        undefined,
-        joined([x.sets for x in tensors]),
+        joined([x.p for x in tensors]), joined([x.q for x in tensors]), undefined, joined([x.sets for x in tensors])
     )
 
 

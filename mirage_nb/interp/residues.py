@@ -27,18 +27,7 @@ from numpy.typing import NDArray
 from mirage_nb.interp import numbers
 from mirage_nb.interp.instance import FieldInstance
 from mirage_nb.interp.modular import Residues
-from mirage_nb.interp.numbers import (
-    ONE,
-    OPEN,
-    UNDEFINED,
-    ZERO,
-    Array,
-    Hole,
-    Number,
-    Operation,
-    fmpq,
-    strict,
-)
+from mirage_nb.interp.numbers import ONE, OPEN, UNDEFINED, ZERO, Array, Hole, Number, Operation, fmpq, strict
 from mirage_nb.interp.undrawn import splitmix
 from mirage_nb.ir import ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs
 from mirage_nb.ir.ops import Attrs

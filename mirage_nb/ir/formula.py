@@ -58,12 +58,7 @@ class Formula:
 ARGUMENT = Formula()
 
 
-def fold(
-    formula: Formula,
-    argument: T,
-    number: Callable[[Fraction], T],
-    table: Mapping[str, Callable[..., T]],
-) -> T:
+def fold(formula: Formula, argument: T, number: Callable[[Fraction], T], table: Mapping[str, Callable[..., T]]) -> T:
     """What the formula stands for, given what the argument, a number, and each of PRIMITIVES stand for.
 
     The exponent of `pow` is passed as a Fraction.

@@ -126,9 +126,7 @@ class Builder:
         """Tensors of one number everywhere."""
         self._known: dict[tuple[OpKind, tuple[int, ...], Attrs | None], Value] = {}
 
-    def declare(
-        self, name: str, tensor: TensorType, dims: tuple[str, ...] = (), size: Size | None = None
-    ) -> Value:
+    def declare(self, name: str, tensor: TensorType, dims: tuple[str, ...] = (), size: Size | None = None) -> Value:
         """A new input; `dims`: what the text calls its dimensions; `size`: see `Input`. Raises ProgramSizeError beyond
         the limits."""
         check_size(tensor.shape)

@@ -70,8 +70,7 @@ class Number:
         smallest = Fraction(1, 2**MIN_CONST_BITS)
         if self.radicand and not smallest**self.root <= self.radicand <= Fraction(MAX_CONST) ** self.root:
             raise ProgramSizeError(
-                f"the constant {shorten(str(self))} does not fit f32",
-                hint="magnitudes go from 1.2e-38 to 3.4e38",
+                f"the constant {shorten(str(self))} does not fit f32", hint="magnitudes go from 1.2e-38 to 3.4e38"
             )
         if self.root == 1:
             return ConstAttrs(self.sign * self.radicand)

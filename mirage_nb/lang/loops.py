@@ -79,9 +79,7 @@ class Loops(Arguments):
             self.turning -= 1
         self.bindings = outer
 
-    def bind(
-        self, target: ast.expr, turn: Result, read: frozenset[Binding], whole: Memory | None = None
-    ) -> None:
+    def bind(self, target: ast.expr, turn: Result, read: frozenset[Binding], whole: Memory | None = None) -> None:
         """Give a name, or several, what one turn of a loop is about; `read`: what the loop goes over, `whole`: the
         memory that has the elements."""
         if isinstance(target, ast.Name):

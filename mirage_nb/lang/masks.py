@@ -15,15 +15,7 @@ from itertools import pairwise
 
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.ir.dtypes import LARGEST, DType
-from mirage_nb.ir.ops import (
-    EXACT,
-    ArangeAttrs,
-    DimAttrs,
-    OpKind,
-    PadAttrs,
-    WhereAttrs,
-    show_shape,
-)
+from mirage_nb.ir.ops import EXACT, ArangeAttrs, DimAttrs, OpKind, PadAttrs, WhereAttrs, show_shape
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Infinity, Result, Term, Value
 from mirage_nb.lang.constants import Number
@@ -152,9 +144,7 @@ def where(b: Builder, condition: Value, x: Choice, y: Choice) -> Term:
     return b.emit(OpKind.WHERE, mask, x, attrs=WhereAttrs(y.attrs().value))
 
 
-def _same_everywhere(
-    b: Builder, mask: Value, *choices: Choice
-) -> tuple[DType, list[Number | Infinity]] | None:
+def _same_everywhere(b: Builder, mask: Value, *choices: Choice) -> tuple[DType, list[Number | Infinity]] | None:
     """What choices are at all of their elements, and the type of those that are tensors, if all of them are such and
     none is wider than the mask."""
     dtypes: set[DType] = set()

@@ -50,9 +50,7 @@ def _along_last(b: Builder, x: Value, vector: Value, what: str) -> Value:
     return vector
 
 
-def group_norm(
-    b: Builder, x: Value, groups: int, gain: Value | None, bias: Value | None, eps: Number
-) -> Term:
+def group_norm(b: Builder, x: Value, groups: int, gain: Value | None, bias: Value | None, eps: Number) -> Term:
     """x[n, c, ...] less its mean, over its standard deviation, both over a group of channels and all that follows."""
     shape = b.shape(x)
     if len(shape) < 2 or groups < 1 or shape[1] % groups:

@@ -114,9 +114,7 @@ def read(text: str) -> tuple[Source, ast.Module]:
         ProgramSyntaxError: anything that is not an expression language of names, numbers and operators.
     """
     if len(text) > MAX_TEXT:
-        raise ProgramSizeError(
-            f"the program has {len(text):,} characters", hint=f"at most {MAX_TEXT:,} are read"
-        )
+        raise ProgramSizeError(f"the program has {len(text):,} characters", hint=f"at most {MAX_TEXT:,} are read")
     lines = _without_docstrings(text.split("\n"))
     first = next((line for line in lines if _is_code(line)), "")
     source = Source(lines, len(first) - len(first.lstrip(" ")))
@@ -173,9 +171,7 @@ def _bad_character(char: str, place: SourceSpan) -> MirageError:
     elif unicodedata.category(char) == "Zs":
         hint = "write a plain space"
     shown = "".join(c if c.isprintable() else " " for c in place.text)
-    return ProgramSyntaxError(
-        f"{what} in the program", hint=hint, span=SourceSpan(place.line, place.column, 1, shown)
-    )
+    return ProgramSyntaxError(f"{what} in the program", hint=hint, span=SourceSpan(place.line, place.column, 1, shown))
 
 
 def _check_tokens(source: Source) -> None:
@@ -305,8 +301,4 @@ def _syntax(source: Source, error: SyntaxError) -> MirageError:
     if _SCALAR.search(source.lines[line - 1].partition("#")[0]):
         hint = "a scalar is declared as x: f32; it is a tensor of one element"
     reason = error.msg.split("(")[0].strip()
-    return ProgramSyntaxError(
-        f"this cannot be read: {reason}",
-        hint=hint,
-        span=source.span(line, column, width),
-    )
+    return ProgramSyntaxError(f"this cannot be read: {reason}", hint=hint, span=source.span(line, column, width))

@@ -257,9 +257,7 @@ class Statements(Declarations):
         """Whether a loop or a function is being run."""
         return bool(self._loops) or bool(self._calls)
 
-    def _assign(
-        self, target: ast.Name, found: Result, value: ast.expr | None = None, part: bool = False
-    ) -> None:
+    def _assign(self, target: ast.Name, found: Result, value: ast.expr | None = None, part: bool = False) -> None:
         """`Y = expression`, with the size from outside if there is one for this constant. part: of several."""
         name = target.id
         if not self._inside() and name not in self._known_sizes:
@@ -361,9 +359,7 @@ class Statements(Declarations):
 
         return self._repeated(over, bound(), body, other)
 
-    def _while(
-        self, test: ast.expr, body: Sequence[ast.stmt], other: Sequence[ast.stmt]
-    ) -> Result | Leave | None:
+    def _while(self, test: ast.expr, body: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> Result | Leave | None:
         """`while n > 1:`, where n is known while the program is read."""
 
         def held() -> Iterator[None]:

@@ -14,16 +14,7 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from mirage_nb.ir import (
-    OPS,
-    AccumAttrs,
-    AccumKind,
-    ConstAttrs,
-    DType,
-    InIterAttrs,
-    OpKind,
-    Trait,
-)
+from mirage_nb.ir import OPS, AccumAttrs, AccumKind, ConstAttrs, DType, InIterAttrs, OpKind, Trait
 from mirage_nb.optimize.mask import Span, mask_of, places_of, span_needed
 from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.optimize.product_program import LEADING, Given
@@ -273,9 +264,7 @@ class _Planner(OnGrid):
         name = self._new()
         return [Number(name, LOWEST), Set(TOP, name)]
 
-    def _softmax(
-        self, key: Index, *, rescaled: bool, chosen: bool
-    ) -> tuple[list[Statement], list[Statement]]:
+    def _softmax(self, key: Index, *, rescaled: bool, chosen: bool) -> tuple[list[Statement], list[Statement]]:
         """Everything between the products: in front of the result's release, and behind it. rescaled: the result holds
         something already. chosen: the mask leaves out some of the scores."""
         made, found = self.made, list[Statement]()

@@ -19,17 +19,7 @@ from mirage_nb.targets import Target
 from mirage_nb.tile import rules
 from mirage_nb.tile.groups import ROWS as INSTRUCTION_ROWS
 from mirage_nb.tile.instructions import Place, wgmma
-from mirage_nb.tile.products import (
-    COLUMNS,
-    RANK,
-    ROWS,
-    SUMMED,
-    Operand,
-    ProductBlock,
-    boxed,
-    broadcast_axes,
-    reshaped,
-)
+from mirage_nb.tile.products import COLUMNS, RANK, ROWS, SUMMED, Operand, ProductBlock, boxed, broadcast_axes, reshaped
 from mirage_nb.tile.program import (
     PART,
     Acquire,

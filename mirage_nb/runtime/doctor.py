@@ -68,9 +68,7 @@ def _package(name: str, purpose: str, remedy: str) -> Part:
         return Part(name, False, "not installed", purpose, remedy)
 
 
-def _guarded(
-    name: str, purpose: str, remedy: str, look: Callable[[Settings], str], settings: Settings
-) -> Part:
+def _guarded(name: str, purpose: str, remedy: str, look: Callable[[Settings], str], settings: Settings) -> Part:
     """A part that is there when `look` returns its description; any failure is the detail."""
     try:
         return Part(name, True, look(settings), purpose)

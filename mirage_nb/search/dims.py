@@ -312,8 +312,7 @@ class Dims:
                 return self._concatenated(op, layouts)
             case _:
                 raise SearchError(
-                    f"{op.kind.value} cannot be said over axes",
-                    hint="such an operator becomes a kernel of its own",
+                    f"{op.kind.value} cannot be said over axes", hint="such an operator becomes a kernel of its own"
                 )
 
     def _reshaped(self, layout: Layout, before: Shape, after: Shape) -> Layout:

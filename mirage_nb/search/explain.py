@@ -12,11 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, product
 
-from mirage_nb.ir import (
-    BlockGraph,
-    KernelGraph,
-    OpKind,
-)
+from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.text import Lines
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.explore import semantics_for

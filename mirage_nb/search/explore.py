@@ -226,12 +226,7 @@ class _Explorer:
         self.report(self.joined(counts))
 
     def close(
-        self,
-        semantics: Semantics,
-        grid: Sequence[int],
-        loop: int | None,
-        leaves: Sequence[Value],
-        sample: Sample,
+        self, semantics: Semantics, grid: Sequence[int], loop: int | None, leaves: Sequence[Value], sample: Sample
     ) -> Closure:
         """One saturated closure, or as much of it as the budget allows."""
         rules = replace(self.effort.rules, max_values=self.budget.max_values)
@@ -332,9 +327,7 @@ class _Explorer:
             self.cut.append(f"{self.configuration}: stopped before every graph was extracted")
 
 
-def of_every_kind(
-    ranked: Sequence[tuple[float, T]], kind: Callable[[T], object], count: int
-) -> list[tuple[float, T]]:
+def of_every_kind(ranked: Sequence[tuple[float, T]], kind: Callable[[T], object], count: int) -> list[tuple[float, T]]:
     """`count` of those ranked, each with its estimate, in their order: the best of every kind whose estimate is near
     the best of all, then by rank. An estimate errs alike on what is alike."""
     limit = NEAR * min((us for us, _ in ranked), default=0.0)

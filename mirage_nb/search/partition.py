@@ -100,12 +100,7 @@ class _Partition:
     """The work on one program. An operator is known by the value that it makes; a group of them by a number."""
 
     def __init__(
-        self,
-        graph: KernelGraph,
-        target: Target,
-        grain: Grain,
-        inside: Collection[int],
-        library: Sequence[Match],
+        self, graph: KernelGraph, target: Target, grain: Grain, inside: Collection[int], library: Sequence[Match]
     ) -> None:
         if any(op.body is not None for op in graph.ops):
             raise SearchError("only pre-defined operators are partitioned", hint="give the tensor program")

@@ -72,9 +72,7 @@ class Structure:
     @property
     def concats(self) -> int:
         """Concat accumulators of all kernels: they keep a whole axis in shared memory."""
-        return sum(
-            step.operator.accum is AccumKind.CONCAT for kernel in self.kernels for step in kernel.steps
-        )
+        return sum(step.operator.accum is AccumKind.CONCAT for kernel in self.kernels for step in kernel.steps)
 
     def digest(self) -> str:
         """Equal structures have equal digests, in every run."""

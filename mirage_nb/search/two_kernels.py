@@ -167,9 +167,7 @@ class Pairing:
 
     def _elements(self, type_: Type) -> float:
         axes = self.first.semantics.prepared.axes
-        return prod(
-            PARTS_LEFT if code == GRID else axis.extent for axis, code in zip(axes, type_, strict=True) if code
-        )
+        return prod(PARTS_LEFT if code == GRID else axis.extent for axis, code in zip(axes, type_, strict=True) if code)
 
     def _bounded(self) -> Callable[[], bool]:
         steps = count()
@@ -205,11 +203,7 @@ def concats(choice: Choice) -> int:
 
 
 def kernel_of(
-    closure: Closure,
-    graphs: Extraction,
-    choice: Choice,
-    roots: Sequence[int],
-    source: Callable[[int], Source],
+    closure: Closure, graphs: Extraction, choice: Choice, roots: Sequence[int], source: Callable[[int], Source]
 ) -> KernelStructure:
     """The block graph of a choice, as a structure; `source` names the tensor behind a leaf."""
     order = graphs.ordered(choice)

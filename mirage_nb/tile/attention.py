@@ -10,18 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirage_nb.ir import (
-    HALVES,
-    OPS,
-    AccumKind,
-    BlockGraph,
-    DimAttrs,
-    DType,
-    InIterAttrs,
-    OpKind,
-    Trait,
-    TransposeAttrs,
-)
+from mirage_nb.ir import HALVES, OPS, AccumKind, BlockGraph, DimAttrs, DType, InIterAttrs, OpKind, Trait, TransposeAttrs
 from mirage_nb.ir.ops import Shape
 from mirage_nb.tile.bodies import UNSHIFTED, Finder, Shift
 from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, reshaped
@@ -171,9 +160,7 @@ class _Chained(Finder):
         return found is not None and found[0] in (Shift.PLAIN, Shift.SCALED)
 
 
-def _accumulated(
-    written: WrittenOut, second: int
-) -> tuple[dict[int, int], tuple[int, ...], frozenset[int]] | None:
+def _accumulated(written: WrittenOut, second: int) -> tuple[dict[int, int], tuple[int, ...], frozenset[int]] | None:
     """The `sums`, `results`, `late` of an `AttentionBlock`; None where matrices of weights are kept, or no result."""
     sums, results, late = dict[int, int](), list[int](), set[int]()
     for place, node in enumerate(written.nodes):

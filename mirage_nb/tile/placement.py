@@ -117,9 +117,7 @@ class _Placer:
         self.factors = self._factors()
         self.early: set[int] = set()
         self.places = [self._place(v) if v in self.defined else Place.INLINE for v in range(len(sketch.values))]
-        self.stored = tuple(
-            self._stored(v) if v in self.defined else DType.F32 for v in range(len(sketch.values))
-        )
+        self.stored = tuple(self._stored(v) if v in self.defined else DType.F32 for v in range(len(sketch.values)))
 
     def run(self) -> Placement:
         steps = [step for index in range(len(self.nodes)) for step in self._steps(index)]

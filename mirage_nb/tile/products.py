@@ -237,9 +237,7 @@ def _depth(block: BlockGraph, factors: Factors) -> int:
     return shape[factors.left.axes.index(SUMMED)] * block.loop
 
 
-def _factors(
-    block: BlockGraph, nodes: Sequence[Node], value: int, literal_args: frozenset[int]
-) -> tuple[Factors, ...]:
+def _factors(block: BlockGraph, nodes: Sequence[Node], value: int, literal_args: frozenset[int]) -> tuple[Factors, ...]:
     """The products that a value of the loop adds up; none if it is something else."""
     node = nodes[value]
     if node.kind is OpKind.ADD and all(nodes[v].kind in MATMULS for v in node.inputs):

@@ -165,9 +165,7 @@ class Sketch:
         return node.kind in VIEWS or (node.accum is AccumKind.HOLD and self.invariant[self.defined[node.reads[0]]])
 
 
-def sketch_of(
-    block: BlockGraph, literal_args: Collection[int] = (), numbered: Collection[int] = ()
-) -> Sketch:
+def sketch_of(block: BlockGraph, literal_args: Collection[int] = (), numbered: Collection[int] = ()) -> Sketch:
     """The sketch of a block graph. literal_args: operands that are one number; numbered: those whose elements are the
     numbers of their places."""
     nodes = []
@@ -183,8 +181,6 @@ def sketch_of(
         literal = op.kind is OpKind.CONST or (read is not None and read.arg in literal_args)
         streamed = read is not None and read.fmap is not None
         counted = read is not None and read.arg in numbered
-        nodes.append(
-            Node(op.kind, op.inputs, makes, accum, literal, counted, streamed, along, tuple(chain), leaving)
-        )
+        nodes.append(Node(op.kind, op.inputs, makes, accum, literal, counted, streamed, along, tuple(chain), leaving))
     values = (Value(t.dtype, t.shape, t.elements, tuple(extent > 1 for extent in t.shape)) for t in block.types)
     return Sketch(tuple(nodes), tuple(values), block.has_loop, block.loop > 1)

@@ -23,12 +23,7 @@ from mirage_nb.viz.svg import STYLE
 
 WHITE = "#ffffff"
 DOTS_PER_INCH = 100
-VARIABLES = {
-    "#000000": "var(--mir-fg)",
-    "#1f2328": "var(--mir-fg)",
-    WHITE: "none",
-    "#dddddd": "var(--mir-line)",
-}
+VARIABLES = {"#000000": "var(--mir-fg)", "#1f2328": "var(--mir-fg)", WHITE: "none", "#dddddd": "var(--mir-line)"}
 """Colours that are not data, and what the page says instead."""
 
 

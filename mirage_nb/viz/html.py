@@ -156,9 +156,7 @@ def counters_html(snapshot: Snapshot) -> str:
         ("refuted", snapshot.refuted),
         ("outside LAX", snapshot.outside_lax),
     )
-    numbers = "".join(
-        f"<div title='{_TIPS[name]}'><b>{count:,}</b><span>{name}</span></div>" for name, count in counts
-    )
+    numbers = "".join(f"<div title='{_TIPS[name]}'><b>{count:,}</b><span>{name}</span></div>" for name, count in counts)
     return f"<div class='mir-counts'>{numbers}</div>"
 
 

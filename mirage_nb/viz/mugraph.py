@@ -337,11 +337,7 @@ def _folded(graph: KernelGraph | BlockGraph | ThreadGraph) -> dict[int, str]:
 
 
 def _caption(
-    op: Op,
-    graph: KernelGraph | BlockGraph | ThreadGraph,
-    names: _Named,
-    path: Path,
-    folded: dict[int, str],
+    op: Op, graph: KernelGraph | BlockGraph | ThreadGraph, names: _Named, path: Path, folded: dict[int, str]
 ) -> str:
     """The operator's name with its attributes and constant operands."""
     name = op.kind.value

@@ -20,11 +20,7 @@ from mirage_nb.ir.graph import ThreadGraph
 from mirage_nb.lang import TensorProgram
 from mirage_nb.viz.mugraph import place_of
 
-_ALIKE = {
-    OpKind.CONCAT_MATMUL: OpKind.MATMUL,
-    OpKind.RESCALED_SUM: OpKind.SUM,
-    OpKind.SQR: OpKind.MUL,
-}
+_ALIKE = {OpKind.CONCAT_MATMUL: OpKind.MATMUL, OpKind.RESCALED_SUM: OpKind.SUM, OpKind.SQR: OpKind.MUL}
 """Operators that do the work of another one."""
 
 

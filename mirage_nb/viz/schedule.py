@@ -136,9 +136,7 @@ def _buffer(number: int, block: BlockGraph, staged: Staged, buffer: Buffer, colu
     y = TOP + HEIGHT - buffer.offset * scale - height
     layout = buffer.layout
     copies = f"{buffer.copies} × " if buffer.copies > 1 else ""
-    hover = (
-        f"%{buffer.value}: {copies}{block.types[buffer.value]}, {describe_buffer(buffer)}; steps {first} to {last}"
-    )
+    hover = f"%{buffer.value}: {copies}{block.types[buffer.value]}, {describe_buffer(buffer)}; steps {first} to {last}"
     parts = [svg.element("title", escape(hover)), svg.rect(x, y, width, height, "mir-buffer", 2)]
     text = f"%{buffer.value} {copies}{list(layout.shape)}"
     edges = [first, *(index for index in sorted(staged.barriers) if first < index <= last), last + 1]

@@ -30,10 +30,7 @@ LONGEST = 300.0
 LEAST, FINEST = 9.0, 4.0
 """Pixels: an area at least, and instructions that are drawn one by one."""
 LEFT, TOP, GAP, LEGEND = 46.0, 38.0, 30.0, 20.0
-COLOURS = {
-    Unit.TENSOR: ("kernel", "merged", "thread"),
-    Unit.PLAIN: ("loop", "canonical", "block"),
-}
+COLOURS = {Unit.TENSOR: ("kernel", "merged", "thread"), Unit.PLAIN: ("loop", "canonical", "block")}
 """Of the kinds of each unit, in the order in which they appear."""
 STYLE = "".join(
     f".mir .tx-{name}{{fill:var(--mir-{name});fill-opacity:.3;stroke:var(--mir-{name});stroke-width:1.2}}"

@@ -45,9 +45,7 @@ class Actions:
         """The fields that the session's method takes."""
         if not self.able(name):
             return known[:3]
-        return tuple(
-            field for field in known if field.key in inspect.signature(getattr(self.session, name)).parameters
-        )
+        return tuple(field for field in known if field.key in inspect.signature(getattr(self.session, name)).parameters)
 
     def now(self) -> dict[str, str]:
         """What the fields of the form that continues the search say without a reader."""

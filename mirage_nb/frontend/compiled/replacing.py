@@ -38,9 +38,7 @@ def replace(gm: torch.fx.GraphModule, taken: Sequence[tuple[Region, Kernel]]) ->
     gm.recompile()
 
 
-def _call(
-    graph: torch.fx.Graph, kernel: Kernel, reads: Sequence[Any], region: Region, after: Any
-) -> Iterator[Any]:
+def _call(graph: torch.fx.Graph, kernel: Kernel, reads: Sequence[Any], region: Region, after: Any) -> Iterator[Any]:
     """A call of an operator behind a node, and a node for each of its results, shaped and typed as it is there."""
     overload = kernel.operator
     shapes = [i.type.shape for i in region.graph.inputs]

@@ -67,11 +67,7 @@ class Confirmation:
             self._real.append((fresh, self._called(verify_real, pairs, REAL_SECONDS, ends)))
 
     def _called(
-        self,
-        function: Callable[..., Verdict],
-        pairs: Sequence[tuple[Any, ...]],
-        seconds: float,
-        ends: float = math.inf,
+        self, function: Callable[..., Verdict], pairs: Sequence[tuple[Any, ...]], seconds: float, ends: float = math.inf
     ) -> Coming:
         until = min(ends, time.monotonic() + max(0.0, self._search.left))
         return self._search.call_all(function, pairs, seconds=self._passes.allowed(seconds), until=until)

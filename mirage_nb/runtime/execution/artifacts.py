@@ -60,9 +60,7 @@ def _framed(parts: Iterable[str | bytes]) -> Iterable[bytes]:
 def digest_folder(folder: Path, *names: str) -> str:
     """One sha-256 over the text of all files below `folder`, or below the named parts of it."""
     roots = [folder / name for name in names] or [folder]
-    files = sorted(
-        p for root in roots for p in ([root] if root.is_file() else root.rglob("*")) if p.is_file()
-    )
+    files = sorted(p for root in roots for p in ([root] if root.is_file() else root.rglob("*")) if p.is_file())
     return digest(part for p in files for part in (str(p.relative_to(folder)), p.read_bytes()))
 
 
@@ -139,9 +137,7 @@ class ArtifactCache:
             return None
         return Artifact(path, data, facts)
 
-    def store(
-        self, key: str, suffix: str, data: bytes, facts: Facts, *, executable: bool = False
-    ) -> Artifact:
+    def store(self, key: str, suffix: str, data: bytes, facts: Facts, *, executable: bool = False) -> Artifact:
         """Write an entry, for this process alone where there is no room for it. Raises OSError if that cannot be."""
         bits = 0o700 if executable else 0o600
         try:

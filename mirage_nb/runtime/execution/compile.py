@@ -119,11 +119,7 @@ def _nvrtc() -> Any:
         from cupy.cuda import nvrtc
 
         nvrtc.getVersion()
-    except (
-        ImportError,
-        RuntimeError,
-        OSError,
-    ) as error:  # CuPy reports a missing library in each of these ways
+    except (ImportError, RuntimeError, OSError) as error:  # CuPy reports a missing library in each of these ways
         reason = (str(error) or type(error).__name__).strip().splitlines()[0]
         hint = INSTALL_NVRTC if getattr(error, "filename", None) is None else "CUPY_CACHE_DIR names a folder of yours"
         raise MissingPartError(f"NVRTC is not usable: {reason}", hint=hint) from error
@@ -131,22 +127,14 @@ def _nvrtc() -> Any:
 
 
 def _compile(nvrtc: Any, source: str, arch: str, options: Sequence[str]) -> tuple[bytes, str]:
-    flags = (
-        STANDARD,
-        f"--gpu-architecture={arch}",
-        "--ptxas-options=-v",
-        f"--include-path={DEVICE_FOLDER}",
-        *options,
-    )
+    flags = (STANDARD, f"--gpu-architecture={arch}", "--ptxas-options=-v", f"--include-path={DEVICE_FOLDER}", *options)
     program = nvrtc.createProgram(source, "kernel.cu", [], [])
     try:
         try:
             nvrtc.compileProgram(program, list(flags))
             return cast(bytes, nvrtc.getCUBIN(program)), _log(nvrtc, program)
         except nvrtc.NVRTCError as error:
-            raise CompileError(
-                f"NVRTC rejects the kernel for {arch}\n{relevant(_log(nvrtc, program))}"
-            ) from error
+            raise CompileError(f"NVRTC rejects the kernel for {arch}\n{relevant(_log(nvrtc, program))}") from error
     finally:
         nvrtc.destroyProgram(program)
 

@@ -274,8 +274,7 @@ def _version(cxx: str) -> str:
         shown.check_returncode()
     except FileNotFoundError as error:
         raise MissingPartError(
-            f"no C++ compiler: {cxx!r} is not there",
-            hint=f"apt-get install g++ (Debian, Ubuntu), or {OTHER_COMPILER}",
+            f"no C++ compiler: {cxx!r} is not there", hint=f"apt-get install g++ (Debian, Ubuntu), or {OTHER_COMPILER}"
         ) from error
     except (OSError, subprocess.SubprocessError) as error:
         raise MissingPartError(

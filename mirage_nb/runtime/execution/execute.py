@@ -249,9 +249,7 @@ def _handed_out(stored: Array, dtype: DType, like: Any) -> Any:
     return torch.from_numpy(plain).to(device=like.device, dtype=torch_dtype(torch, dtype))
 
 
-def _library(
-    step: LibraryCall, held: dict[int, Array], graph: KernelGraph, constants: Mapping[int, Fraction]
-) -> Array:
+def _library(step: LibraryCall, held: dict[int, Array], graph: KernelGraph, constants: Mapping[int, Fraction]) -> Array:
     """A pre-defined operator between kernels, or several that one library kernel computes, by the float64 reference,
     rounded as stored."""
     if step.match is not None:

@@ -38,19 +38,13 @@ class MapShape:
     def __post_init__(self) -> None:
         row_bytes, pitch = self.box[-1] * self.element_bytes, self.shape[-1] * self.element_bytes
         if len(self.shape) not in (2, 3) or len(self.box) != len(self.shape):
-            raise LaunchError(
-                f"a tensor map has 2 or 3 dimensions, not shape {self.shape} with box {self.box}"
-            )
+            raise LaunchError(f"a tensor map has 2 or 3 dimensions, not shape {self.shape} with box {self.box}")
         if self.swizzle not in SWIZZLES:
             raise LaunchError(f"a swizzle of {self.swizzle} bytes", hint="0, 32, 64 or 128")
         if min(self.shape) < 1 or not all(1 <= extent <= 256 for extent in self.box):
-            raise LaunchError(
-                f"a box of {self.box} in shape {self.shape}", hint="a box has 1 to 256 elements each way"
-            )
+            raise LaunchError(f"a box of {self.box} in shape {self.shape}", hint="a box has 1 to 256 elements each way")
         if pitch % 16:
-            raise LaunchError(
-                f"rows of {pitch} bytes cannot be mapped", hint="rows are multiples of 16 bytes"
-            )
+            raise LaunchError(f"rows of {pitch} bytes cannot be mapped", hint="rows are multiples of 16 bytes")
         if row_bytes % 16 or (self.swizzle and row_bytes != self.swizzle):
             raise LaunchError(
                 f"a box row of {row_bytes} bytes with a swizzle of {self.swizzle}",
@@ -86,16 +80,7 @@ def encode_cpu(shape: MapShape, buffer: int) -> bytes:
     strides = tuple(reversed(shape.strides)) + (0,) * (3 - len(shape.shape))
     rank = len(shape.shape)
     data = struct.pack(
-        "<QQ4I3Q3Q3I",
-        _CPU_MAGIC,
-        0,
-        rank,
-        shape.element_bytes,
-        shape.swizzle,
-        buffer,
-        *extents,
-        *strides,
-        *box,
+        "<QQ4I3Q3Q3I", _CPU_MAGIC, 0, rank, shape.element_bytes, shape.swizzle, buffer, *extents, *strides, *box
     )
     return data.ljust(MAP_BYTES, b"\0")
 

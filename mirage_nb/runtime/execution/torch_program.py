@@ -46,10 +46,7 @@ def _apply(torch: Any, attrs: Any, args: tuple[Any, ...]) -> Any:
     rows["step"] = lambda value: (value >= 0).to(x.dtype)
     rows["pow"] = lambda base, exponent: torch.pow(base, float(exponent))
     return formula.fold(
-        formula.read(attrs.formula),
-        x,
-        lambda value: torch.full((), float(value), dtype=x.dtype, device=x.device),
-        rows,
+        formula.read(attrs.formula), x, lambda value: torch.full((), float(value), dtype=x.dtype, device=x.device), rows
     )
 
 

@@ -173,9 +173,7 @@ class Loaded:
     def bind(self, inputs: Sequence[int], outputs: Sequence[int], workspace: int) -> Enqueue:
         """The launches for tensors that begin at these addresses; the caller keeps their memory."""
         starts = {"input": inputs, "output": outputs}
-        address = [
-            workspace + t.at if t.place == "workspace" else starts[t.place][t.at] for t in self.plan.tensors
-        ]
+        address = [workspace + t.at if t.place == "workspace" else starts[t.place][t.at] for t in self.plan.tensors]
         calls: list[Enqueue] = []
         for is_ours, steps in itertools.groupby(self.plan.steps, lambda step: isinstance(step, Launch)):
             if is_ours:

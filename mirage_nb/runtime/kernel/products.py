@@ -389,9 +389,7 @@ def _destroyed(made: list[tuple[str, ctypes.c_void_p]]) -> None:
         blas_function(f"cublasLt{kind}Destroy", "cublasLt")(what)
 
 
-def _of_lt(
-    p: Product, dtype: str, ending: Ending, alignment: int, device: int
-) -> list[Callable[[Places], _Kernel]]:
+def _of_lt(p: Product, dtype: str, ending: Ending, alignment: int, device: int) -> list[Callable[[Places], _Kernel]]:
     """What cuBLASLt proposes for the product. Raises KernelError where it has none."""
     import cupy
 

@@ -209,13 +209,7 @@ class Closure:
         self.counts[depth, outcome] += number
 
     def _prune(
-        self,
-        outcome: Outcome,
-        operator: Operator,
-        args: list[Value],
-        type_: Type,
-        reason: str,
-        expr: int = -1,
+        self, outcome: Outcome, operator: Operator, args: list[Value], type_: Type, reason: str, expr: int = -1
     ) -> None:
         depth = 1 + max([arg.level for arg in args])
         self.counts[depth, outcome] += 1
@@ -305,11 +299,7 @@ class Closure:
                 continue
             if self._kept_apart(v) or (v.scaled and operator.kind is OpKind.SQR):
                 self._prune(
-                    Outcome.PRUNED_CANONICAL,
-                    operator,
-                    [v],
-                    v.type,
-                    "a scaled value or a maximum is used directly",
+                    Outcome.PRUNED_CANONICAL, operator, [v], v.type, "a scaled value or a maximum is used directly"
                 )
                 continue
             self._apply(operator, [v], 0, v.type, v.stage)
@@ -349,11 +339,7 @@ class Closure:
         gathered = (*v.type[:axis], code & ~ITER | LOOP, *v.type[axis + 1 :])
         if v.scaled:
             self._prune(
-                Outcome.PRUNED_CANONICAL,
-                self._accum[AccumKind.SUM],
-                [v],
-                without,
-                "scaling comes after the loop",
+                Outcome.PRUNED_CANONICAL, self._accum[AccumKind.SUM], [v], without, "scaling comes after the loop"
             )
             return
         if not self._kept_apart(v):
@@ -405,11 +391,7 @@ class Closure:
                 operator = self._fold[OpKind.MATMUL][axis]
                 if u.scaled or v.scaled:
                     self._prune(
-                        Outcome.PRUNED_CANONICAL,
-                        operator,
-                        [x, y],
-                        type_,
-                        "the matmul comes before the scaling",
+                        Outcome.PRUNED_CANONICAL, operator, [x, y], type_, "the matmul comes before the scaling"
                     )
                 else:
                     self._apply(operator, [x, y], u.type[axis] & DATA, type_, u.stage)
@@ -421,11 +403,7 @@ class Closure:
         if flags & MUL and x is not y:
             if x.scaled or y.scaled:
                 self._prune(
-                    Outcome.PRUNED_CANONICAL,
-                    self._op[OpKind.MUL],
-                    [x, y],
-                    type_,
-                    "scaling comes last in a product",
+                    Outcome.PRUNED_CANONICAL, self._op[OpKind.MUL], [x, y], type_, "scaling comes last in a product"
                 )
             else:
                 self._apply(self._op[OpKind.MUL], [x, y], 0, type_, stage)

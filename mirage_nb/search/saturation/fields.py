@@ -38,9 +38,7 @@ def inverse_or_zero(array: Array, prime: int) -> Array:
     equal but never makes unequal ones equal modulo P.
     """
     flat = (int(x) for x in array.ravel())
-    return np.fromiter((pow(x, -1, prime) if x else 0 for x in flat), np.int64, array.size).reshape(
-        array.shape
-    )
+    return np.fromiter((pow(x, -1, prime) if x else 0 for x in flat), np.int64, array.size).reshape(array.shape)
 
 
 def root(array: Array, prime: int) -> Array:
@@ -65,9 +63,7 @@ class Field:
 
     def draw(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Random non-zero elements modulo P and modulo Q."""
-        return self._rng.integers(1, P, shape, dtype=np.int64), self._rng.integers(
-            1, Q, shape, dtype=np.int64
-        )
+        return self._rng.integers(1, P, shape, dtype=np.int64), self._rng.integers(1, Q, shape, dtype=np.int64)
 
     def drawn_for(self, key: bytes, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Random elements that depend on `key` and the seed alone: an uninterpreted value."""

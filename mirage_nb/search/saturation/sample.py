@@ -62,14 +62,7 @@ class Sample:
             reason = self._semantics.oracle.explain(expr)
             depth = 1 + max(value.level, partner.level)
             self._add(
-                Outcome.PRUNED_EXPRESSION,
-                "EwMul",
-                [value, partner],
-                depth,
-                value.type,
-                value.stage,
-                reason,
-                expr,
+                Outcome.PRUNED_EXPRESSION, "EwMul", [value, partner], depth, value.type, value.stage, reason, expr
             )
 
     def _add(

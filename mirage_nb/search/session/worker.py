@@ -15,15 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mirage_nb.ir import KernelGraph
-from mirage_nb.search import (
-    Assembly,
-    Configuration,
-    Prepared,
-    Structure,
-    prepare,
-    run_configuration,
-    tiny,
-)
+from mirage_nb.search import Assembly, Configuration, Prepared, Structure, prepare, run_configuration, tiny
 from mirage_nb.search.assemble import drafts
 from mirage_nb.search.saturation.events import Counts
 from mirage_nb.search.session.channel import Channel, Moment

@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from mirage_nb.ir import (
-    BlockGraph,
-    Input,
-    KernelGraph,
-    Op,
-    OpKind,
-    ReshapeAttrs,
-)
+from mirage_nb.ir import BlockGraph, Input, KernelGraph, Op, OpKind, ReshapeAttrs
 from mirage_nb.search.saturation.semantics import Semantics
 from mirage_nb.search.space import Effort
 from mirage_nb.search.walk.kernel import KernelWalk

@@ -169,10 +169,7 @@ def _mistaken(ours: list[Side], theirs: list[Side], factor: float, pool: Pool) -
 
 
 def shown(
-    groups: RootGroups | None,
-    exponents: Exponents | None,
-    inputs: Sequence[FieldTensor],
-    instance: FieldInstance,
+    groups: RootGroups | None, exponents: Exponents | None, inputs: Sequence[FieldTensor], instance: FieldInstance
 ) -> Shown:
     """What a trial shows of a program; `inputs` in its order."""
     enough, p, q = True, NOTHING, NOTHING

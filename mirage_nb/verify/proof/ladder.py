@@ -41,14 +41,7 @@ def verify_and_prove(
     Raises as `verify` and `prove`.
     """
     verdict = verify(
-        program,
-        candidate,
-        trials=trials,
-        seed=seed,
-        final=final,
-        permuted=permuted,
-        device=device,
-        progress=progress,
+        program, candidate, trials=trials, seed=seed, final=final, permuted=permuted, device=device, progress=progress
     )
     return with_proof(
         verdict, program, candidate, seconds=seconds, permuted=permuted, properties=properties, these_sizes=True
