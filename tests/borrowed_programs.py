@@ -367,6 +367,23 @@ a += 1
 F.relu(z, inplace=True)
 return a * b, z
 """,
+    "results by name": """
+d = {"a": X, "b": Y * 2}
+total = sum(d.values())
+for k, t in d.items():
+    total = total + t * (k == "a")
+for k in d:
+    total = total + d[k]
+z = np.zeros((4, 6))
+np.multiply(X, Y, out=z)
+return total, d.get("a") * d.get("z", 7) + len(list(d.keys())), z
+""",
+    "one of several ways": """
+if X.shape[0] > 3:
+    return X * 2
+y = X + Y
+return y
+""",
     "modulated": """
 shift, scale, gate = (F.silu(X) @ torch.cat([S, S, S], 1)).chunk(3, dim=1)
 h = F.layer_norm(X, X.shape[-1:])

@@ -78,8 +78,9 @@ def root(value: ast.expr | None) -> str:
 
 
 def changed(call: ast.Call) -> ast.expr | None:
-    """The elements that a call changes: x of x.add_(y).relu_(), torch.relu_(x) and F.relu(x, inplace=True)."""
-    inner: ast.expr | None = None
+    """The elements that a call changes: x of x.add_(y).relu_(), torch.relu_(x), F.relu(x, inplace=True) and
+    np.add(y, z, out=x)."""
+    inner = next((k.value for k in call.keywords if k.arg == "out"), None)
     if any(k.arg == "inplace" and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords):
         return call.args[0] if call.args else call.func.value if isinstance(call.func, ast.Attribute) else None
     while isinstance(call.func, ast.Attribute) and call.func.attr.endswith("_"):

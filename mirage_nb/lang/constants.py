@@ -90,7 +90,9 @@ def too_large() -> MirageError:
 
 
 def literal(text: str) -> Number:
-    """The exact value of a decimal literal of a few digits, such as `4_096`, `1e-5` or `.5`."""
+    """The exact value of a literal of a few digits, such as `4_096`, `1e-5`, `.5` or `0xFF`."""
+    if text[:2].lower() in ("0x", "0b", "0o"):
+        return Number.of(int(text, 0))
     mantissa, _, exponent = text.replace("_", "").lower().partition("e")
     if abs(int(exponent or "0")) > MAX_BITS:  # before the power of ten is computed
         raise too_large()

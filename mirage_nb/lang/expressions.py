@@ -23,6 +23,7 @@ from mirage_nb.lang.builder import (
     Callee,
     Extremes,
     Infinity,
+    Named,
     Nothing,
     Picked,
     Result,
@@ -46,7 +47,6 @@ from mirage_nb.lang.names import (
     METHOD,
     MODULES,
     OWN,
-    REDUCED,
     SPELLED,
     TORCH,
     TRITON,
@@ -57,6 +57,7 @@ from mirage_nb.lang.prelude import prelude, shown
 from mirage_nb.lang.refused import Refused
 from mirage_nb.lang.signature import Function
 from mirage_nb.lang.source import Source, Within, nested
+from mirage_nb.lang.ufuncs import Ufuncs
 
 INF = "inf"
 """The name of infinity."""
@@ -68,7 +69,7 @@ def built_in() -> dict[str, Function | Inlined]:
     return {**FUNCTIONS, **prelude()}
 
 
-class Expressions(Operations, Refused):
+class Expressions(Operations, Ufuncs, Refused):
     """Reads the expressions of one program.
 
     `bindings` are the names in scope; `reads` collects those that were looked up; `functions` are those of the
@@ -199,10 +200,12 @@ class Expressions(Operations, Refused):
                 self.bind(target, found, frozenset(self.reads))
                 self.reads |= read
                 return found
-            case ast.Lambda(args=ast.arguments(posonlyargs=[], vararg=None, kwonlyargs=[], kwarg=None, defaults=[])):
+            case ast.Lambda(args=ast.arguments(posonlyargs=[], kwonlyargs=[], kwarg=None)):
                 names, line = tuple(a.arg for a in node.args.args), ast.copy_location(ast.Return(node.body), node)
-                seen = self.bindings, self.functions
-                function = Inlined("lambda", names, {}, (line,), self.source.of(node), "", (), *seen)
+                given = zip(names[::-1], node.args.defaults[::-1], strict=False)
+                defaults = {name: self.result(default) for name, default in given}
+                rest, seen = node.args.vararg.arg if node.args.vararg else "", (self.bindings, self.functions)
+                function = Inlined("lambda", names, defaults, (line,), self.source.of(node), rest, (), *seen)
                 return Callee("this lambda", function.signature, function)
             case ast.ListComp(elt=element, generators=loops) | ast.GeneratorExp(elt=element, generators=loops):
                 return self.sequence(node, self.each_of(loops, element))
@@ -263,8 +266,9 @@ class Expressions(Operations, Refused):
                 raise self.foreign(node)
             return Callee(node.attr, function.signature, function)
         if node.attr not in sequences.PROPERTIES:
-            if isinstance(node.value, ast.Name):
-                self._name(node.value, node.value.id)
+            found = self.result(node.value) if isinstance(node.value, ast.Name | ast.Call) else None
+            if isinstance(found, Named) and node.attr in found.names:
+                return found[found.names.index(node.attr)]
             raise self.foreign(node)
         found = self.result(node.value)
         return self.lowered(node, "", sequences.PROPERTIES[node.attr], found)
@@ -304,6 +308,9 @@ class Expressions(Operations, Refused):
         """A function, by its own name, behind a module, or as the method of a tensor."""
         if any(isinstance(argument, ast.Starred) for argument in node.args) or None in [k.arg for k in node.keywords]:
             node = ast.copy_location(ast.Call(node.func, self.spread(node.args), self.spelled(node.keywords)), node)
+        for read in (self.of_names, self.ufunc):
+            if (found := read(node)) is not None:
+                return found
         function: Function | Inlined | None = None
         match node.func:
             case ast.Lambda() | ast.Subscript() | ast.IfExp() if isinstance(made := self.result(node.func), Callee):
@@ -326,13 +333,6 @@ class Expressions(Operations, Refused):
                 return self.mapped(node, *node.args)
             case ast.Name(id=name):
                 family, first = OWN, None
-            case ast.Attribute(value=ast.Attribute(value=inner, attr=name), attr="reduce") if (
-                self.family(inner) is not None and name in REDUCED
-            ):
-                first_axis = [] if node.args[1:] or node.keywords else [ast.copy_location(ast.Constant(0, "0"), node)]
-                reducing = ast.copy_location(ast.Attribute(inner, REDUCED[name]), node)
-                call = ast.Call(reducing, [*node.args, *first_axis], node.keywords)
-                return self.called(ast.copy_location(call, node))
             case ast.Attribute(value=ast.Subscript(value=ast.Attribute(value=inner, attr="at")) as part, attr=name):
                 return self.at(node, ast.copy_location(ast.Subscript(inner, part.slice), part), name)
             case ast.Attribute(value=inner, attr=name):

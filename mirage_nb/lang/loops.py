@@ -16,7 +16,7 @@ from mirage_nb.errors import ProgramSizeError, ProgramSyntaxError
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Arguments
 from mirage_nb.lang.bindings import Binding, Memory
-from mirage_nb.lang.builder import Named, Result, Text
+from mirage_nb.lang.builder import Named, Nothing, Result, Text
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.limits import MAX_STATEMENTS
 
@@ -32,6 +32,10 @@ class Loops(Arguments):
     turns: int
     turning: int
     _ahead: dict[ast.expr, Result]
+
+    @abstractmethod
+    def family(self, node: ast.expr) -> str | None:
+        """Of which library an expression is a module, if it is one."""
 
     @abstractmethod
     def truth(self, node: ast.expr) -> bool:
@@ -123,6 +127,21 @@ class Loops(Arguments):
             for name, one in zip(found.names, found, strict=True):
                 made.append(ast.copy_location(ast.keyword(name, self._standing(one, keyword.value)), keyword))
         return made
+
+    def of_names(self, node: ast.Call) -> Result | None:
+        """d.items(), d.keys(), d.values() and d.get("a", 1) of results that have names; None for any other call."""
+        match node.func:
+            case ast.Attribute(value=inner, attr="items" | "keys" | "values" | "get" as how) if not self.family(inner):
+                found = self.result(inner)
+                if not isinstance(found, Named):
+                    self._ahead[inner] = found
+                    return None
+                names = tuple(map(Text, found.names))
+                if how == "get":
+                    name, *other = map(self.result, node.args)
+                    return found[names.index(name)] if name in names else other[0] if other else Nothing()
+                return {"keys": names, "values": tuple(found), "items": tuple(zip(names, found, strict=True))}[how]
+        return None
 
     def _standing(self, found: Result, place: ast.expr) -> ast.expr:
         """A node that stands for what was read already, at the place where it was."""

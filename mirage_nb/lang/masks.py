@@ -29,7 +29,9 @@ from mirage_nb.lang.lowering import (
     denominator,
     formula_of,
     is_mask,
+    is_whole,
     multiply,
+    remainder,
     scale,
     subtract,
 )
@@ -98,9 +100,29 @@ def _mask(b: Builder, x: Term, what: str) -> Value:
 
 
 def both(b: Builder, x: Term, y: Term) -> Term:
-    """x & y: the product of two masks."""
+    """x & y: the product of two masks; of whole numbers and 2 ** n - 1, their last n bits."""
+    last = y.integer if isinstance(y, Number) else None
+    if last is not None and last >= 0 and last & (last + 1) == 0 and is_whole(b, x) and not is_mask(b, x):
+        return remainder(b, x, Number.of(last + 1))
     one, other = _mask(b, x, "&"), _mask(b, y, "&")
     return one if one == other else multiply(b, one, other)
+
+
+def shifted(by: Callable[[Builder, Term, Term], Term]) -> Callable[[Builder, Term, Term], Term]:
+    """x << n and x >> n of whole numbers: what `by` makes of x and 2 ** n."""
+
+    def lower(b: Builder, x: Term, n: Term) -> Term:
+        places = n.integer if isinstance(n, Number) else None
+        if places is None or not 0 <= places <= MAX_SHIFT or not is_whole(b, x):
+            hint = f"x is an input of whole numbers, or floor(x); n a constant from 0 to {MAX_SHIFT}"
+            raise ProgramSyntaxError("shifts are of whole numbers by a constant", hint=hint)
+        return by(b, x, Number.of(2**places))
+
+    return lower
+
+
+MAX_SHIFT = 24
+"""Beyond it f32 holds no whole numbers."""
 
 
 def either(b: Builder, x: Term, y: Term) -> Term:

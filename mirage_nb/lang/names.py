@@ -60,6 +60,7 @@ SYNONYMS: dict[str, str] = {
     "scaled_dot_product_attention": "attention", "take_along_dim": "gather", "power": "pow", "integer_pow": "pow",
     "ger": "outer", "true_divide": "divide", "fmax": "maximum", "fmin": "minimum", "identity": "eye",
     "trans": "transpose", "nelement": "numel", "stop_gradient": "same", "logistic": "sigmoid", "rem": "fmod",
+    "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift", "tensor_split": "array_split",
 }  # fmt: skip
 """Other names of functions, which mean the same wherever they stand."""
 
@@ -68,9 +69,6 @@ AT: dict[str, ast.operator | None] = {
     "divide": ast.Div(), "power": ast.Pow(),
 }  # fmt: skip
 """What JAX writes behind x.at[...], and the operator of NumPy that does so."""
-
-REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
-"""What NumPy's np.add.reduce(x) and its like are, which go over the first axis."""
 
 LOGICAL = frozenset((
     "eq ne gt ge lt le logical_and logical_or logical_not logical_xor isclose isnan isinf isfinite "

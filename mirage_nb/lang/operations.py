@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import ast
 import itertools
+import operator
+from collections.abc import Callable
 
 from mirage_nb.lang import sequences
 from mirage_nb.lang.builder import Extremes, Infinity, Picked, Result, Truth, is_tensor, plain, true
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.functions import OPERATORS
-from mirage_nb.lang.limits import MAX_STATEMENTS
+from mirage_nb.lang.limits import MAX_BITS, MAX_STATEMENTS
 from mirage_nb.lang.loops import Loops
 from mirage_nb.lang.lowering import ZERO
 from mirage_nb.lang.masks import comparison, is_table, table
 from mirage_nb.lang.subscripts import Subscripts
+
+BITS: dict[type[ast.operator], Callable[..., int]] = {
+    ast.LShift: operator.lshift, ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+}  # fmt: skip
+"""Of whole constants."""
 
 
 class Operations(Subscripts, Loops):
@@ -30,6 +38,10 @@ class Operations(Subscripts, Loops):
             return self.sequence(node, left + right)
         if isinstance(op, ast.Mult) and isinstance(left, tuple) and isinstance(right, Number) and right.integer:
             return self.sequence(node, left * min(max(right.integer, 0), MAX_STATEMENTS + 1))
+        if type(op) in BITS and isinstance(left, Number) and isinstance(right, Number):
+            whole = left.integer, right.integer
+            if None not in whole and (0 <= (whole[1] or 0) <= MAX_BITS or not isinstance(op, ast.LShift | ast.RShift)):
+                return Number.of(BITS[type(op)](*whole))
         sides = (node.left, node.right) if isinstance(node, ast.BinOp) else (node, node)
         if is_tensor(left) != is_tensor(right):  # numbers in [ ] beside a tensor, as in NumPy
             left, right = (

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from math import inf
 
 from mirage_nb.errors import DTypeError, ProgramSizeError, ProgramSyntaxError, ShapeError
-from mirage_nb.ir.dtypes import DTYPE_NAMES
+from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
 from mirage_nb.lang.builder import (
     Builder,
     Callee,
@@ -99,6 +101,8 @@ def elements(b: Builder, x: Result = ()) -> tuple[Result, ...]:
     if is_tensor(x) or isinstance(x, Extremes):
         whole = b.tensor_of(x, "a loop")
         return tuple(indexed_tensor(b, whole, [row]) for row in range(len(numbers(range(b.shape(whole)[0])))))
+    if isinstance(x, Named):
+        return tuple(map(Text, x.names))
     if not isinstance(x, tuple):
         hint = "write for i in range(3):, or for w in (A, B):"
         raise ProgramSyntaxError("a loop goes over a range or several tensors", hint=hint)
@@ -142,6 +146,35 @@ def _whole(b: Builder, x: Result) -> Result:
     return Number.of(int(x.nearest if x.rational is None else x.rational))
 
 
+def _limits(b: Builder, dtype: Result) -> Result:
+    """torch.finfo and torch.iinfo; what no constant may be is left out."""
+    word = dtype.value if isinstance(dtype, Text) else ""
+    if word in DTYPE_NAMES:
+        digits, exponent = _FORMATS[DTYPE_NAMES[word]]
+        top, steps = (2 - Fraction(1, 2**digits)) * 2**exponent, {"eps": Fraction(1, 2**digits)}
+        least = Fraction(2, 2**exponent)
+        found = steps | ({"max": top, "min": -top, "tiny": least, "smallest_normal": least} if exponent < 1000 else {})
+    elif (bits := re.fullmatch("u?int([0-9]+)", word)) is not None:
+        signed = word[0] == "i"
+        found = {"max": 2 ** (int(bits[1]) - signed) - 1, "min": -(2 ** (int(bits[1]) - 1)) if signed else 0}
+    else:
+        raise DTypeError("this is not an element type", hint=f"they are {', '.join(DTYPE_NAMES)}")
+    made = Named(map(Number.of, found.values()))
+    made.names = tuple(found)
+    return made
+
+
+_FORMATS = {DType.F16: (10, 15), DType.BF16: (7, 127), DType.F32: (23, 127), DType.F64: (52, 1023)}
+"""Digits behind the point of element types, and their largest exponents."""
+
+
+def _round(x: Result, digits: Result) -> Result:
+    """Of a constant, as Python does."""
+    if not isinstance(x, Number) or not isinstance(digits, Number):
+        raise ProgramSyntaxError("round takes a tensor or a constant", hint="write round(x)")
+    return Number.of(Fraction(round(Fraction(x.nearest), int(digits.nearest))))
+
+
 def _nearest(x: Result) -> float:
     if not isinstance(x, Number):
         raise ProgramSyntaxError("what is sorted here is constants", hint="orders of values do not exist in programs")
@@ -182,6 +215,8 @@ SPECIAL: dict[str, Callable[..., Result]] = {
     "_any": lambda b, x: Number.of(any(map(truth, elements(b, x)))),
     "_all": lambda b, x: Number.of(all(map(truth, elements(b, x)))),
     "sorted": lambda b, x: tuple(sorted(elements(b, x), key=_nearest)),
+    "_limits": _limits,
+    "_rounded": lambda b, x, digits=ZERO: _round(x, digits),
     "_is_sequence": lambda b, x: Number.of(isinstance(x, tuple)),
     "_is_function": lambda b, x: Number.of(isinstance(x, Callee)),
     "_is_tensor": lambda b, x: Number.of(is_tensor(x) or isinstance(x, Picked)),

@@ -51,7 +51,7 @@ _VALUE = r"\{[\w .+\-*/%\[\],]*=?(?::[\w.,+%<>^]*)?\}"
 """What stands in braces in a text, f"{D} is no multiple of {n // 2}": constants, parts of shapes, a format."""
 _TOKEN = re.compile(
     r"(?P<space> +)|(?P<comment>\#.*)"
-    r"|(?P<number>(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?)"
+    r"|(?P<number>0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+|(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?)"
     r"|(?P<text>\"[^\"\\{}]*\"|'[^'\\{}]*'"
     r"|[fF](?:\"(?:[^\"\\{}]|" + _VALUE + r")*\"|'(?:[^'\\{}]|" + _VALUE + r")*'))"
     r"|(?P<name>[A-Za-z_]\w*)"

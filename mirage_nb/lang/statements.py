@@ -113,6 +113,8 @@ class Statements(Declarations):
                     self._import(statement)
                 case _:
                     self._statement(statement)
+                    if self.outputs:
+                        break  # one of several ways through the program
         self._check_overrides()
         if not self.outputs:
             raise self._no_return()

@@ -14,7 +14,7 @@ from typing import Any
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Arguments, count, meant
-from mirage_nb.lang.builder import Builder, Extremes, Infinity, Nothing, Picked, Result, Term, Whole, is_tensor
+from mirage_nb.lang.builder import Builder, Extremes, Infinity, Nothing, Picked, Result, Term, Value, Whole, is_tensor
 from mirage_nb.lang.functions import OPERATORS
 from mirage_nb.lang.lowering import is_mask
 from mirage_nb.lang.masks import is_table, picked_together, table, take, where
@@ -99,8 +99,29 @@ class Subscripts(Arguments):
             picks = [self.settled(item, table, self.builder, self.result(item)) for item in items]
             if all(map(is_tensor, picks)):
                 return self.lowered(node, row.shape, picked_together, value, picks)
+        place, chosen = self._picking(items)
+        if chosen is not None:
+            items = [*items[:place], ast.copy_location(ast.Slice(), items[place]), *items[place + 1 :]]
         parts = self._items(node, items, len(self.builder.shape(value)))
-        return self.lowered(node, row.shape, row.lower, value, parts)
+        made = self.lowered(node, row.shape, row.lower, value, parts)
+        if chosen is None or not is_tensor(made):
+            return made
+        dots = any(isinstance(item, ast.Constant) and item.value is ... for item in items[:place])
+        axis = place + len(self.builder.shape(made)) - len(items) if dots else place
+        return self.lowered(node, row.shape, take, made, chosen, axis)
+
+    def _picking(self, items: Sequence[ast.expr]) -> tuple[int, Value | None]:
+        """Which of several items is a tensor of places, where all others are slices, ... or None; and that tensor."""
+        fixed = [isinstance(item, ast.Slice | ast.Constant) or self._is_new_axis(item) for item in items]
+        whole = any(isinstance(item, ast.Constant) and isinstance(item.value, int) for item in items)
+        if len(items) < 2 or fixed.count(False) != 1 or whole:
+            return 0, None
+        at = fixed.index(False)
+        found = self._ahead[items[at]] = self.result(items[at])
+        if not is_tensor(found) or (is_mask(self.builder, found) and not isinstance(found, Whole)):
+            return 0, None
+        del self._ahead[items[at]]
+        return at, found
 
     def written(self, target: ast.Subscript, new: Result, op: ast.operator | None = None) -> Result:
         """What x is once new is x[...], or x[...] op new with an operator."""

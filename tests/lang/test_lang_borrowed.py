@@ -157,6 +157,20 @@ torch.clamp(X, min=Y) | torch.div(X, Y, rounding_mode="floor") | torch.div(5 * X
 torch.div(torch.arange(6), 4, rounding_mode="trunc") * v | torch.fmod(torch.arange(64), 49)[None] * c[:, None]
 np.cov(X, rowvar=False) | np.cov(X, ddof=0) | np.cov(X, bias=True) | np.corrcoef(X, rowvar=False) | X.where(Y > 0, Y)
 np.average(X, axis=0, weights=d * d) | torch.cross(X[:3], Y[:3]) if X.shape[0] < 0 else np.add(X, Y)
+np.add.accumulate(X) | np.multiply.accumulate(X, axis=1) | np.maximum.accumulate(X, axis=1) | np.subtract.outer(v, X)
+np.logical_and.reduce(X > -1, axis=1) * c | np.exp(X, where=X > 0, out=np.zeros_like(X)) | np.add(X, v, out=Y * 0) + 1
+np.divide(X, Y, out=np.zeros((4, 6)), where=np.abs(Y) > 0.5) | np.sum(X, axis=1, where=X > 0)
+np.sum(X, where=Y > 0) * v | np.nan_to_num(np.where(X > 0, X, np.inf), posinf=2.0) | np.nan_to_num(np.log(X))
+np.nansum(np.log(X), axis=1) | np.nanmean(np.log(X), axis=1) | X * np.finfo(np.float32).eps + np.finfo(np.float16).max
+torch.iinfo(torch.int8).max * X | torch.finfo(torch.bfloat16).min * X | X * (1 << 3) + (256 >> 2) + 0x1F * 0b101
+X * (0xFF & 0x0F ^ 3|64) + round(2.567, 1)
+(torch.arange(6) << 2 >> 1) * v | (torch.arange(6) & 3) * v | torch.bitwise_and(torch.arange(6) * 7, 15) * v
+torch.bitwise_right_shift(torch.arange(6), 1) * v | torch.bitwise_left_shift(torch.arange(6), 2) * v
+torch.bitwise_or(X > 0, Y > 0) * 1 | torch.bitwise_xor(X > 0, Y > 0) * 1
+X[:, torch.arange(3) * 2] | N[..., torch.arange(3) % 2] | N[:, torch.arange(3)] * 2 | X[torch.arange(3), :] + v
+np.trapezoid(X, axis=0) | np.trapezoid(X, dx=0.5) | np.trapezoid(X, np.arange(6) * 2.0)
+torch.tensor_split(X, 4, dim=1)[1]
+(lambda t, k=2: t * k)(X) | sum(f(X) for f in [lambda t, i=i: t * i for i in range(3)]) | (lambda *a: a[0] - a[1])(X, Y)
 torch.stack([f(X) for f in [lambda t: t * i for i in range(3)]])
 """
 EXAMPLES = [part.strip() for line in LINES.strip().splitlines() for part in line.split(" | ")]

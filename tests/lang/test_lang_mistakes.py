@@ -195,7 +195,7 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("match X:", SYNTAX, "", "cannot be read"),
     # numbers
     ("Y = 2X", SYNTAX, "2X", "written with *"),
-    ("Y = 0x10", SYNTAX, "0x10", "not a number"),
+    ("Y = 0x1G", SYNTAX, "0x1G", "not a number"),
     ("Y = 1.2.3", SYNTAX, "1.2.3", "decimal"),
     ("Y = 3j", SYNTAX, "3j", "not a number"),
     ("Y = 9 ** 9 ** 9", SIZE, "9 ** 9 ** 9", "1024 bits"),
@@ -235,7 +235,7 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("def f(x): return x / 0", SYNTAX, "x / 0", "division by zero"),
     ("def f(x): return 2 ** x", SYNTAX, "2 ** x", "exponent"),
     ("Y = (X + 1)(X)", SYNTAX, "(X + 1)(X)", "not a function"),
-    ("Y = [lambda *x: x]", SYNTAX, "lambda *x: x", "line of its own"),
+    ("Y = [lambda **x: x]", SYNTAX, "lambda **x: x", "line of its own"),
     ("Y = [x for x in 3]", SYNTAX, "3", "over a range or several tensors"),
     ("Y = X if W else X", SYNTAX, "W", "where(X > 0, X, Y)"),
     ("Y = X and W", SYNTAX, "X", "where(X > 0, X, Y)"),
