@@ -148,3 +148,15 @@ def test_what_depends_on_too_much_is_asked_what_it_needs(factor: str, monkeypatc
         assert verify(program, parse(f"{BEYOND}{text}").graph).accepted is right
     monkeypatch.setattr("mirage_nb.verify.reals.exact.ASKED", 100)
     assert not verify(program, parse(f"{BEYOND}3 * Y / (S + S + S)").graph).accepted, "not known to have a value"
+
+
+@pytest.mark.parametrize("sampled", [50, 5])
+def test_a_few_elements_are_none_that_stay_in_place_where_axes_change_theirs(
+    sampled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit, value in (("WHOLE", 5), ("SAMPLED", sampled)):
+        monkeypatch.setattr(f"mirage_nb.verify.reals.exact.{limit}", value)
+    head = "X: f32[32, 32]\nD: f32[32, 32]\nT = transpose(D)\nreturn X"
+    program, right, wrong = (parse(head + text).graph for text in (" / D", " * 2 / (D + D)", " / D * T / T"))
+    assert verify(program, right, seed=1).accepted
+    assert not verify(program, wrong, seed=1).accepted

@@ -37,13 +37,15 @@ from mirage_nb.verify.verdict import Looked, Outcome, Witness
 
 WHOLE, SAMPLED = 20_000, 120_000
 """Numbers that a graph may take with all its elements, and with some of them."""
-ASKED = 4_000_000
-"""The same of one element that is not compared, only asked what it needs."""
+ASKED = 6_000_000
+"""The same of elements that are not compared, only asked what they need."""
 TAKEN = 250_000
 """Numbers that are computed at all points together; at least the first `LEAST_POINTS` are looked at."""
 LEAST_POINTS = 4
 SAMPLES = (8, 2)
 """Elements of an output that stand for a large one, and for one whose elements take much."""
+FEW = 4
+"""Elements of a shape that are all chosen by the seed."""
 BITS = 256
 """Of balls, beyond the bits of the constants."""
 MORE = (4, 16)
@@ -86,7 +88,8 @@ def _bits(graph: KernelGraph) -> int:
 
 
 def chosen(types: Sequence[TensorType], count: int | None, seed: int) -> list[Index]:
-    """Elements of outputs: all, or the first, the last and some between, the same of one shape."""
+    """Elements of outputs: all, or some, the same of one shape, the first and the last among them unless they are few:
+    where axes change places these are what they were."""
     return [_of_shape(t.shape, count, seed) for t in types]
 
 
@@ -94,8 +97,9 @@ def _of_shape(shape: Shape, count: int | None, seed: int) -> Index:
     elements = math.prod(shape)
     if count is None or elements <= count:
         return np.arange(elements, dtype=np.int64)
-    words = splitmix(np.arange(1, count - 1, dtype=np.uint64), seed) % np.uint64(elements)
-    return np.unique(np.concatenate([words.astype(np.int64), np.array([0, elements - 1])]))
+    ends = [0, elements - 1] if count > FEW else []
+    words = splitmix(np.arange(1, count - len(ends) + 1, dtype=np.uint64), seed) % np.uint64(elements)
+    return np.unique(np.concatenate([words.astype(np.int64), np.array(ends, np.int64)]))
 
 
 def look(program: KernelGraph, candidate: KernelGraph, seed: int, *, covered: bool = True) -> Looked:
@@ -120,12 +124,13 @@ def _beyond(program: KernelGraph, candidate: KernelGraph, seed: int) -> str:
     """Why a candidate whose elements depend on too much is not covered, as far as that is seen; or nothing."""
     if defined_by_form(program, candidate):
         return ""
-    try:
-        at = [np.zeros(1, np.int64) for _ in program.output_types]
-        left, right = _both(program, candidate, at, ASKED)
-    except TooMuch:
-        return "whether the candidate has a value wherever the program has one is not known"
-    return uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed)
+    for count in (FEW, FEW // 2):
+        try:
+            left, right = _both(program, candidate, chosen(program.output_types, count, seed), ASKED)
+        except TooMuch:
+            continue
+        return uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed)
+    return "whether the candidate has a value wherever the program has one is not known"
 
 
 def look_at(program: KernelGraph, candidate: KernelGraph, draw: Draw, at: Sequence[Index], seed: int) -> Looked:
