@@ -12,6 +12,7 @@ muGraph; where the two are equal at the largest extent, they are equal at every 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -355,7 +356,4 @@ def _saved(
 
 
 def _count(block: BlockGraph, grids: Iterable[int]) -> int:
-    found = 1
-    for g in grids:
-        found *= block.grid[g]
-    return found
+    return math.prod(block.grid[g] for g in grids)

@@ -8,6 +8,7 @@ kernel graph of pre-defined operators).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NewType, TypeGuard
@@ -275,10 +276,7 @@ def check_size(shape: Shape) -> None:
     """Raise ProgramSizeError for a tensor beyond the limits."""
     if len(shape) > MAX_RANK:
         raise ProgramSizeError(f"a tensor of {len(shape)} dimensions", hint=f"at most {MAX_RANK}")
-    elements = 1
-    for extent in shape:
-        elements *= extent
-    if elements > MAX_ELEMENTS:
+    if (elements := math.prod(shape)) > MAX_ELEMENTS:
         raise ProgramSizeError(
             f"a tensor {shorten(show_shape(shape))} of {shorten(f'{elements:,}')} elements",
             hint=f"at most {MAX_ELEMENTS:,}",

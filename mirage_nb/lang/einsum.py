@@ -7,6 +7,7 @@ of both operands stay in front, where products of matrices broadcast.
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -144,10 +145,5 @@ def _matrix(b: Builder, x: _Lettered, lead: str, rows: str, columns: str) -> Val
     """The tensor as matrices: leading letters, then two groups that are one dimension each."""
     ordered = _ordered(b, x, lead + rows + columns)
     extents = dict(zip(ordered.letters, b.shape(ordered.value), strict=True))
-    shape = [extents[letter] for letter in lead]
-    for group in (rows, columns):
-        extent = 1
-        for letter in group:
-            extent *= extents[letter]
-        shape.append(extent)
+    shape = (math.prod(extents[letter] for letter in group) for group in (*lead, rows, columns))
     return reshaped(b, ordered.value, tuple(shape))

@@ -6,6 +6,8 @@ exponentials, so that no magnitude of the input overflows.
 
 from __future__ import annotations
 
+import math
+
 from mirage_nb.errors import ShapeError
 from mirage_nb.ir.ops import OpKind, show_shape
 from mirage_nb.lang.builder import Builder, Term, Value
@@ -58,9 +60,7 @@ def group_norm(b: Builder, x: Value, groups: int, gain: Value | None, bias: Valu
             f"group_norm: {show_shape(shape)} has no {groups} equal groups of channels",
             hint="dimension 1 holds the channels; groups divides it",
         )
-    rest = shape[1] // groups
-    for extent in shape[2:]:
-        rest *= extent
+    rest = math.prod(shape[1:]) // groups
     normed = reshaped(b, b.tensor(layer_norm(b, reshaped(b, x, (shape[0], groups, rest)), None, None, eps), ""), shape)
     lined = (shape[1], *(1 for _ in shape[2:]))
     for vector, kind, what in ((gain, OpKind.MUL, "gain"), (bias, OpKind.ADD, "bias")):

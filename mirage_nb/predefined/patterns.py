@@ -35,11 +35,16 @@ class Found:
 def softmax(r: Reading, value: int) -> Found | None:
     """exp(x) over its sum along a dimension, x less its maximum or not."""
     op = r.op(value, OpKind.DIV)
-    total = r.folded(op.inputs[1], OpKind.SUM) if op is not None else None
-    if op is None or total is None or total[0] != op.inputs[0]:
+    found = _normalised(r, *op.inputs) if op is not None else None
+    return _along(r, found[0], value, found[1]) if found is not None else None
+
+
+def _normalised(r: Reading, raised: int, total: int) -> tuple[int, int] | None:
+    """x and a dimension, where one value is exp(x), x less its maximum or not, and the other the sum of it."""
+    op, folded = r.op(raised, OpKind.EXP), r.folded(total, OpKind.SUM)
+    if op is None or folded is None or folded[0] != raised:
         return None
-    raised = r.op(total[0], OpKind.EXP)
-    return _along(r, _unshifted(r, raised.inputs[0], total[1]), value, total[1]) if raised is not None else None
+    return _unshifted(r, op.inputs[0], folded[1]), folded[1]
 
 
 def log_softmax(r: Reading, value: int) -> Found | None:
@@ -246,11 +251,10 @@ def _weighted(r: Reading, value: int) -> tuple[tuple[int, int], int] | None:
         return ((found.inputs[0], found.attrs["dim"]), product.inputs[1]) if found is not None else None
     divided = r.op(value, OpKind.DIV)
     product = r.op(divided.inputs[0], OpKind.MATMUL) if divided is not None else None
-    total = r.folded(divided.inputs[1], OpKind.SUM) if divided is not None else None
-    if product is None or total is None or total[0] != product.inputs[0]:
+    if divided is None or product is None:
         return None
-    raised = r.op(total[0], OpKind.EXP)
-    return ((_unshifted(r, raised.inputs[0], total[1]), total[1]), product.inputs[1]) if raised is not None else None
+    scores = _normalised(r, product.inputs[0], divided.inputs[1])
+    return (scores, product.inputs[1]) if scores is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
+from itertools import islice, zip_longest
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import ConstAttrs, KernelGraph, OpKind, PowAttrs
@@ -400,15 +400,12 @@ def _letters() -> Iterator[str]:
 
 def broadcast_layouts(first: Layout, second: Layout) -> Layout:
     """The axes of two tiles on the dimensions of their elementwise result."""
-    rank = max(len(first), len(second))
-    padded = [(*(None for _ in range(rank - len(layout))), *layout) for layout in (first, second)]
-    return tuple(b if a is None else a for a, b in zip(*padded, strict=True))
+    pairs = [*zip_longest(reversed(first), reversed(second))]
+    return tuple(b if a is None else a for a, b in reversed(pairs))
 
 
 def spread_layout(layout: Sequence[int | None], before: Sequence[int], after: Sequence[int]) -> Layout:
     """The axes of a tile on the dimensions of another shape of it, the last ones first: new extents of 1 lead."""
     left = [(axis, extent) for axis, extent in zip(layout, before, strict=True) if axis is not None]
-    found: list[int | None] = []
-    for extent in reversed(after):
-        found.append(left.pop()[0] if left and left[-1][1] == extent else None)
+    found = [left.pop()[0] if left and left[-1][1] == extent else None for extent in reversed(after)]
     return tuple(reversed(found))

@@ -6,6 +6,7 @@ In: two candidates and the target. Out: HTML; facts that differ are marked with 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from html import escape
@@ -87,7 +88,7 @@ FACTS: dict[str, Fact] = {
     "operators": lambda c, _: str(c.operators),
     "grid dims": lambda c, _: ", ".join("×".join(map(str, b.grid)) for b in _blocks(c.graph)) or "none",
     "for-loop range": lambda c, _: ", ".join(str(b.loop) for b in _blocks(c.graph)) or "none",
-    "blocks": lambda c, _: ", ".join(str(_product(b.grid)) for b in _blocks(c.graph)) or "none",
+    "blocks": lambda c, _: ", ".join(str(math.prod(b.grid)) for b in _blocks(c.graph)) or "none",
     "configuration": lambda c, _: c.configuration,
     "error": lambda c, _: "not executed" if c.error is None else f"{c.error:.1e}",
 }
@@ -98,13 +99,6 @@ _PLANNED: dict[str, Fact] = {
     "barriers": lambda _, p: _each(p, lambda kernel: str(len((kernel.staged or Staged()).barriers))),
     "temporaries": lambda _, p: "unknown" if p is None else kilobytes(p.workspace.peak),
 }
-
-
-def _product(grid: tuple[int, ...]) -> int:
-    total = 1
-    for extent in grid:
-        total *= extent
-    return total
 
 
 def _each(planned: Plan | None, what: Callable[..., str]) -> str:

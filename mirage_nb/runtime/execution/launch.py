@@ -107,14 +107,10 @@ class GpuExecutable(Executable):
     def _on_cupy(self, tensors: Sequence[Any], kind: str) -> list[Any]:
         graph = self._graph(tensors)
         with cupy.cuda.Device(self._index):
-            arrays = list(tensors)
-            if kind == "NumPy":
-                arrays = [cupy.asarray(accept(t, i)) for t, i in zip(tensors, graph.inputs, strict=True)]
-            outputs = [cupy.empty(t.shape, STORED[t.dtype]) for t in graph.output_types]
+            arrays, outputs = _arrays(tensors, graph, kind)
             self.bind(arrays, outputs, again=kind != "NumPy")()
             if kind == "NumPy":
-                pairs = zip(outputs, graph.output_types, strict=True)
-                return [_host(o, t) for o, t in pairs]
+                return [_host(o, t) for o, t in zip(outputs, graph.output_types, strict=True)]
         return outputs
 
     @property
@@ -189,7 +185,6 @@ class GpuExecutable(Executable):
         check_count(tensors, self._emitted.graph.inputs)
         graph = self._graph(tensors)
         kind = _one_kind(tensors)
-        arrays: Sequence[Any] = tensors
         if kind == "torch":
             import torch
 
@@ -198,9 +193,7 @@ class GpuExecutable(Executable):
             enqueue = replayed(self.bind(tensors, outputs), index)
             return Prepared(tuple(outputs), lambda: enqueue(current(index)))
         with cupy.cuda.Device(self._index):
-            if kind == "NumPy":
-                arrays = [cupy.asarray(accept(t, i)) for t, i in zip(tensors, graph.inputs, strict=True)]
-            outputs = [cupy.empty(t.shape, STORED[t.dtype]) for t in graph.output_types]
+            arrays, outputs = _arrays(tensors, graph, kind)
             enqueue = replayed(self.bind(arrays, outputs), self._index)
             return Prepared(tuple(outputs), lambda: enqueue(cupy.cuda.get_current_stream().ptr))
 
@@ -298,6 +291,14 @@ def card_errors() -> Iterator[None]:
         raise LaunchError(str(error)) from error
     except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError, MemoryError) as error:
         raise LaunchError(f"the card reports {error}") from error
+
+
+def _arrays(tensors: Sequence[Any], graph: KernelGraph, kind: str) -> tuple[list[Any], list[Any]]:
+    """Inputs as arrays of CuPy, on the current device, and room for the outputs."""
+    arrays = list(tensors)
+    if kind == "NumPy":
+        arrays = [cupy.asarray(accept(t, i)) for t, i in zip(tensors, graph.inputs, strict=True)]
+    return arrays, [cupy.empty(t.shape, STORED[t.dtype]) for t in graph.output_types]
 
 
 def _host(array: Any, type_: TensorType) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from mirage_nb.errors import GraphError
-from mirage_nb.search.axes import Layout
+from mirage_nb.search.axes import Layout, broadcast_layouts
 from mirage_nb.search.saturation.values import DATA, GRID, Type
 
 KNOWN = 1024
@@ -49,9 +49,7 @@ def broadcast_layout(first: Layout, second: Layout) -> Layout:
     """The layout of what two operands that line up are broadcast to."""
     if not line_up(first, second):
         raise GraphError("tiles whose dimensions do not line up")
-    rank = max(len(first), len(second))
-    padded = [(*(None for _ in range(rank - len(layout))), *layout) for layout in (first, second)]
-    return tuple(b if a is None else a for a, b in zip(*padded, strict=True))
+    return broadcast_layouts(first, second)
 
 
 def _multiplies(left: Layout, right: Layout, axis: int) -> bool:

@@ -58,13 +58,8 @@ class Side:
     def times(self, other: Side) -> Side:
         """The product: exponents add up over a common denominator."""
         both = self.inner > 0 and other.inner > 0
-        return Side(
-            self.degree + other.degree,
-            self.terms + other.terms,
-            self.inner + other.inner,
-            self.bits + other.bits + both,
-            self.powers + other.powers,
-        )
+        added = Side(*(sum(pair) for pair in zip(astuple(self), astuple(other), strict=True)))
+        return replace(added, bits=added.bits + both)
 
     def power(self, n: float) -> Side:
         """The product of n such sides."""
@@ -73,14 +68,9 @@ class Side:
 
     def plus(self, other: Side) -> Side:
         """The sum."""
-        inner = max(self.inner, other.inner)
-        return Side(
-            max(self.degree, other.degree),
-            _log_add(self.terms, other.terms) if inner else 0.0,
-            inner,
-            _log_add(self.bits, other.bits),
-            max(self.powers, other.powers),
-        )
+        found = self.either(other)
+        terms = _log_add(self.terms, other.terms) if found.inner else 0.0
+        return replace(found, terms=terms, bits=_log_add(self.bits, other.bits))
 
     def either(self, other: Side) -> Side:
         """A bound on both sides."""
@@ -270,16 +260,14 @@ def _bits(number: int) -> float:
     return math.log2(abs(number)) if number else 0.0
 
 
+def _met(a: Form, b: Form, top: Side, bottom: Side, shift: float, along: frozenset[Axis] = frozenset()) -> Form:
+    """What two quotients make together, which may differ along other axes, too."""
+    varies, below = a.varies | b.varies | along, a.bottom_varies | b.bottom_varies | along
+    return Form(top, bottom, varies, below, a.radicand.either(b.radicand), a.exponent.either(b.exponent), shift)
+
+
 def _product(a: Form, b: Form) -> Form:
-    return Form(
-        a.top.times(b.top),
-        a.bottom.times(b.bottom),
-        a.varies | b.varies,
-        a.bottom_varies | b.bottom_varies,
-        a.radicand.either(b.radicand),
-        a.exponent.either(b.exponent),
-        math.inf if a.shift or b.shift else 0,
-    )
+    return _met(a, b, a.top.times(b.top), a.bottom.times(b.bottom), math.inf if a.shift or b.shift else 0)
 
 
 def _total(a: Form, b: Form) -> Form:
@@ -368,15 +356,8 @@ def _max(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Fo
 def _larger(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
     """The maximum of two: an uninterpreted shift, or one of them."""
     a, b = operands
-    return Form(
-        a.top.either(b.top).either(Side(degree=1)),
-        a.bottom.either(b.bottom),
-        a.varies | b.varies,
-        a.bottom_varies | b.bottom_varies,
-        a.radicand.either(b.radicand),
-        a.exponent.either(b.exponent),
-        max(1, a.shift, b.shift),
-    )
+    top = a.top.either(b.top).either(Side(degree=1))
+    return _met(a, b, top, a.bottom.either(b.bottom), max(1, a.shift, b.shift))
 
 
 def _rescaled_sum(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
@@ -412,15 +393,7 @@ def _concat(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) ->
     assert isinstance(op.attrs, DimAttrs)
     a, b = operands
     axis: frozenset[Axis] = frozenset({op.attrs.dim - len(result)})
-    return Form(
-        a.top.plus(b.top),
-        a.bottom.plus(b.bottom),
-        a.varies | b.varies | axis,
-        a.bottom_varies | b.bottom_varies | axis,
-        a.radicand.either(b.radicand),
-        a.exponent.either(b.exponent),
-        max(a.shift, b.shift),
-    )
+    return _met(a, b, a.top.plus(b.top), a.bottom.plus(b.bottom), max(a.shift, b.shift), axis)
 
 
 Rule = Callable[[Op, list[Form], list[Shape], Shape], Form]

@@ -24,6 +24,7 @@ from mirage_nb.ir import (
     ThreadGraph,
     legality,
 )
+from mirage_nb.ir.graph import G
 from mirage_nb.ir.ops import Attrs, Shape
 from mirage_nb.verify.proof.axes import Dims, Part, Scope, leaves, plain_parts
 from mirage_nb.verify.proof.translate import Translation
@@ -87,33 +88,22 @@ def _kernel(graph: KernelGraph, scope: Scope, sizes: Sizes) -> KernelGraph:
         Input(i.name, replace(i.type, shape=sizes.shape(dims)))
         for i, dims in zip(graph.inputs, scope.dims, strict=False)
     )
-    made = KernelGraph.start(*inputs)
+    return _filled(KernelGraph.start(*inputs), graph, scope, sizes).returning(graph.outputs, graph.output_names)
+
+
+def _filled(made: G, graph: G, scope: Scope, sizes: Sizes) -> G:
+    """What has operands of these sizes, with the operators of a graph."""
     for number, op in enumerate(graph.ops):
-        body = op.body
+        body, held = op.body, tuple(made.types[v] for v in op.inputs)
         if isinstance(body, BlockGraph):
-            body = _block(body, scope.inner[number], [made.types[v] for v in op.inputs], sizes)
-        made = made.append(Op(op.kind, op.inputs, _attrs(scope, number, op, sizes), body))
-    _check(made.types, scope, sizes)
-    return made.returning(graph.outputs, graph.output_names)
-
-
-def _block(graph: BlockGraph, scope: Scope, args: Sequence[TensorType], sizes: Sizes) -> BlockGraph:
-    made = BlockGraph.start(tuple(args), tuple(map(sizes.extent, scope.grid)), sizes.extent(scope.loop))
-    for number, op in enumerate(graph.ops):
-        body = op.body
-        if isinstance(body, ThreadGraph):
-            body = _thread(body, scope.inner[number], [made.types[v] for v in op.inputs], sizes)
+            inner = scope.inner[number]
+            start = BlockGraph.start(held, tuple(map(sizes.extent, inner.grid)), sizes.extent(inner.loop))
+            body = _filled(start, body, inner, sizes)
+        elif isinstance(body, ThreadGraph):
+            body = _filled(ThreadGraph.start(held), body, scope.inner[number], sizes).returning(body.outputs)
         made = made.append(Op(op.kind, op.inputs, _attrs(scope, number, op, sizes), body))
     _check(made.types, scope, sizes)
     return made
-
-
-def _thread(graph: ThreadGraph, scope: Scope, held: Sequence[TensorType], sizes: Sizes) -> ThreadGraph:
-    made = ThreadGraph.start(tuple(held))
-    for number, op in enumerate(graph.ops):
-        made = made.append(Op(op.kind, op.inputs, _attrs(scope, number, op, sizes)))
-    _check(made.types, scope, sizes)
-    return made.returning(graph.outputs)
 
 
 def _attrs(scope: Scope, number: int, op: Op, sizes: Sizes) -> Attrs | None:
