@@ -18,6 +18,7 @@ import torch
 from mirage_nb.errors import TraceError
 from mirage_nb.frontend.aten import WHOLE
 from mirage_nb.frontend.complexes import lift_complex
+from mirage_nb.frontend.fixed import Fixed, drop_empty
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.lang import TensorProgram
 from mirage_nb.lang.builder import Value
@@ -62,6 +63,7 @@ def from_torch(
     called = name or (type(module).__name__ if isinstance(module, torch.nn.Module) else getattr(module, "__name__", ""))
     exported = _exported(module, inputs, dict(keywords or {}))
     lift_complex(exported.graph)
+    drop_empty(exported.graph)
     translation = Translation(rows=WHOLE, is_whole=True)
     signature = exported.graph_signature
     lifted = signature.inputs_to_lifted_tensor_constants
@@ -75,13 +77,21 @@ def from_torch(
     for node in read:
         if not translation.declare(node, names[node]):
             raise TraceError(f"input {names[node]}: {translation.left[node]}", hint=_REST)
+    state = {**exported.state_dict, **exported.constants}
+    fixed = Fixed({node: state[lifted[node.name]] for node in placeholders if node.name in lifted})
+    constants = {names[node]: state[kept[node.name]] for node in read if node.name in kept}
     for node in exported.graph.nodes:
-        if node.op == "call_function" and not translation.add(node) and node.users:
+        is_fixed = fixed.has(node)
+        if node.op != "call_function" or translation.add(node):
+            continue
+        name = names_of([*read, node], names)[node]
+        if is_fixed and translation.declare(node, name):
+            constants[name] = fixed.value(node)
+            del translation.left[node]
+        elif node.users:
             _check_dead(node, translation)
     outputs = _outputs(exported, translation)
     graph, _ = translation.builder.finish(in_parts(translation.builder, tuple(outputs)))
-    state = {**exported.state_dict, **exported.constants}
-    constants = {names[node]: state[kept[node.name]] for node in read if node.name in kept}
     return TorchProgram(called, "\n".join(translation.lines), graph, (), {}, constants=constants)
 
 

@@ -160,6 +160,24 @@ def test_classes_are_whole_numbers() -> None:
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5)
 
 
+def biased(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Attention to near places, in a cache that begins empty; how near is counted in buckets, as T5 does."""
+    keys = torch.cat((x.new_empty(0), x, x * 2), 1) if len(x) else x
+    near = torch.arange(keys.shape[1])[None] - torch.arange(x.shape[1])[:, None]
+    far = 2 + (torch.log(near.abs().clamp(min=1).float() / 2) / 3 * 4).to(torch.long)
+    buckets = torch.where(near.abs() < 2, near.abs(), far.clamp(max=3)) + (near > 0).to(torch.long) * 4
+    return torch.softmax(x @ keys.mT + bias[buckets], -1) @ keys
+
+
+def test_what_depends_on_no_input_is_computed_where_programs_cannot_say_it() -> None:
+    torch.manual_seed(0)
+    x, bias = torch.randn(2, 5, 4, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+    program = mirage_nb.from_torch(biased, (x, bias))
+    assert program.input_names[:2] == ("x", "bias") and len(program.constants) == 1
+    (found,) = evaluate(program.graph, [t.double().numpy() for t in program.arguments(x, bias)])
+    np.testing.assert_allclose(found, biased(x, bias).numpy(), rtol=1e-9)
+
+
 def test_truth_values_are_counted_in_single_precision() -> None:
     """Half precision counts no further than 2048 one by one, and no further than 65504 at all."""
     program = mirage_nb.from_torch(lambda x: x * (x > 0).sum(-1, keepdim=True), (torch.ones(2, 8).half(),))
