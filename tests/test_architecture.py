@@ -33,6 +33,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.lang": 2,
     "mirage_nb.frontend.aten": 3,
     "mirage_nb.frontend.complexes": 3,
+    "mirage_nb.frontend.fixed": 3,
     "mirage_nb.frontend.program": 3,
     "mirage_nb.frontend.recognise": 3,
     "mirage_nb.frontend.translate": 3,

@@ -158,15 +158,15 @@ def _outputs(exported: Any, translation: Translation) -> list[tuple[str, Value]]
 
 
 def _untold(node: Any, translation: Translation) -> TraceError:
-    """Why an output has no value: the first operator on the way to it that has none."""
+    """Why an output has no value: the first operator of the program on the way to it that has none."""
     if not hasattr(node, "op"):
         return TraceError(f"it returns {node!r}, which is no tensor", hint="return tensors")
     seen = [node]
     for one in seen:
         seen.extend(n for n in one.all_input_nodes if n in translation.left and n not in seen)
-    cause = seen[-1]
-    if cause not in translation.left:
-        return TraceError(f"output {cause.name} is an input or a constant, unchanged", hint="return what is computed")
+    cause = next((n for n in translation.left if n in seen), None)
+    if cause is None:
+        return TraceError(f"output {node.name} is an input or a constant, unchanged", hint="return what is computed")
     where = f" ({_source(cause)})" if _source(cause) else ""
     return TraceError(f"{cause.name}{where}: {translation.left[cause]}", hint=_REST)
 

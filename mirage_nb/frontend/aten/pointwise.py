@@ -6,6 +6,7 @@ other activations are formulas that neither overflow nor cancel where the functi
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, elementwi
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.lang import lowering
 from mirage_nb.lang.builder import Infinity, Term
+from mirage_nb.lang.masks import comparison
 
 LARGEST = {DType.F16: 65519.0, DType.BF16: 3.39e38, DType.F32: 3.4028235e38, DType.F64: math.inf}
 """What PyTorch rounds to infinity when it fills a tensor of a type is beyond these."""
@@ -94,7 +96,9 @@ def _same(at: At, x: Any, *_: Any, **__: Any) -> Term:
 
 
 def _cast(at: At, x: Any, *_: Any, **__: Any) -> Term:
-    """Between element types of floating-point numbers."""
+    """Between element types of floating-point numbers, and to truth values."""
+    if at.truth:
+        return comparison(ast.NotEq)(at.b, at.term(x), lowering.ZERO)
     if at.dtype is None:
         raise Left("a cast to a type that is not a floating-point type of programs")
     return lowering.cast(at.dtype)(at.b, at.term(x))
