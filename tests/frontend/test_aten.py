@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -131,6 +132,7 @@ CASES: dict[str, list[Case]] = {
     "aten.stack.default": [case([X, Y]), case([X, Y, X], -1)],
     "aten.gt.Scalar": [case(X, 0.1)], "aten.ge.Scalar": [case(X, 0)], "aten.lt.Scalar": [case(X, 0.1)],
     "aten.le.Scalar": [case(X, 0)], "aten.eq.Scalar": [case(X, 0)], "aten.ne.Scalar": [case(X, 0.5)],
+    "aten.isnan.default": ONE, "aten.isinf.default": ONE, "aten.isfinite.default": ONE,
     "aten.gt.Tensor": [case(X, Y), case(X, ROW)], "aten.ge.Tensor": [case(X, Y)], "aten.lt.Tensor": [case(X, Y)],
     "aten.le.Tensor": [case(X, Y)], "aten.eq.Tensor": [case(X, Y)], "aten.ne.Tensor": [case(X, Y)],
     "aten.arange.default": [case(5, **F64)],
@@ -303,10 +305,18 @@ def test_attention_is_masked(causal: bool) -> None:
     np.testing.assert_allclose(found, attend(q, k, v).numpy(), rtol=1e-9)
 
 
-def test_what_is_compared_with_itself_is_left() -> None:
-    """Infinities differ from themselves there."""
-    with pytest.raises(TraceError, match="compared with itself"):
-        mirage_nb.from_torch(lambda x: torch.where(x != x, 0.0, x), (torch.randn(4),))
+def test_infinities_and_what_is_no_number_are_asked_for() -> None:
+    x, y = torch.tensor([[-math.inf, -1.0, -0.0], [3.0, math.inf, math.nan]], dtype=torch.float64), torch.ones(2, 3)
+
+    def chosen(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        compared = (x != x, x == x, x == -math.inf, x < math.inf, x >= x, x > x.flip(0))
+        asked = (*compared, x.isnan(), x.isinf(), x.isfinite())
+        return *(torch.where(a, n * y, y / 3) for n, a in enumerate(asked, 2)), torch.nan_to_num(x, 0.5, 8.0, -7.0) * y
+
+    program = mirage_nb.from_torch(chosen, (x, y))
+    found = evaluate(program.graph, [t.double().numpy() for t in program.arguments(x, y)])
+    for ours, theirs in zip(found, chosen(x, y), strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-6)
 
 
 def test_whole_numbers_of_eight_bits_go_round() -> None:
@@ -370,7 +380,6 @@ def test_fused_attention_of_gpus_has_the_arguments_that_rows_expect(name: str) -
     [
         ("aten.dropout.default", (X, 0.5, True), {}),
         ("aten.add.Tensor", (X, float("inf")), {}),
-        ("aten.eq.Scalar", (X, float("-inf")), {}),
         ("aten.softplus.default", (X, 1.0, 1.0), {}),
         ("aten.linalg_vector_norm.default", (X, 0), {}),
         ("aten.scaled_dot_product_attention.default", (HEADS, HEADS, HEADS, None, 0.5), {}),

@@ -14,19 +14,23 @@ from typing import Any
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, elementwise, number
 from mirage_nb.lang import lowering, masks, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
+from mirage_nb.lang.calls import call
 from mirage_nb.lang.constants import Number
 
 
 def _compared(kind: type[ast.cmpop]) -> Row:
     def row(at: At, x: Any, y: Any) -> Term:
-        if isinstance(y, float) and not math.isfinite(y):
-            raise Left("a comparison with an infinity")
-        one, other = at.term(x), at.term(y)
-        if one == other and not isinstance(one, Number):
-            raise Left("a tensor is compared with itself, which asks where it is no number")
+        one, other = _choice(at, x), _choice(at, y)
+        if isinstance(one, Infinity) or isinstance(other, Infinity):
+            return masks.comparison(kind)(at.b, one, other)
         return masks.comparison(kind)(at.b, *elementwise(at, one, other))
 
     return row
+
+
+def _asked(name: str) -> Row:
+    """What the language asks of every element."""
+    return lambda at, x: at.b.tensor_of(call(at.b, name, at.tensor(x)), name)
 
 
 def _truth(at: At, x: Any) -> Term:
@@ -124,6 +128,7 @@ COMPARISONS = {"gt": ast.Gt, "ge": ast.GtE, "lt": ast.Lt, "le": ast.LtE, "eq": a
 
 ROWS: dict[str, Row] = {
     **{f"aten.{name}.{kind}": _compared(c) for name, c in COMPARISONS.items() for kind in ("Tensor", "Scalar")},
+    **{f"aten.{name}.default": _asked(name) for name in ("isnan", "isinf", "isfinite")},
     "aten.logical_and.default": _both,
     "aten.bitwise_and.Tensor": _both,
     "aten.logical_or.default": _either,
