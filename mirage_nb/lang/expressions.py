@@ -205,7 +205,8 @@ class Expressions(Operations, Ufuncs, Refused):
                 given = zip(names[::-1], node.args.defaults[::-1], strict=False)
                 defaults = {name: self.result(default) for name, default in given}
                 rest, seen = node.args.vararg.arg if node.args.vararg else "", (self.bindings, self.functions)
-                function = Inlined("lambda", names, defaults, (line,), self.source.of(node), rest, (), *seen)
+                place = None if isinstance(self.source, Within) else self.source.of(node)  # None in the language itself
+                function = Inlined("lambda", names, defaults, (line,), place, rest, (), *seen)
                 return Callee("this lambda", function.signature, function)
             case ast.ListComp(elt=element, generators=loops) | ast.GeneratorExp(elt=element, generators=loops):
                 return self.sequence(node, self.each_of(loops, element))

@@ -70,7 +70,7 @@ FUNCTIONS: dict[str, Function] = {
         _elementwise(OpKind.GELU, "gelu", "x times the normal distribution function of x (the exact form, with erf)"),
         _elementwise(OpKind.SIGMOID, "sigmoid", "1 / (1 + exp(-x))"),
         _elementwise(OpKind.RELU, "relu", "x where it is positive, else 0"),
-        Function("pow", (_TERM, Parameter("exponent", Kind.NUMBER)), "x ** exponent", _SAME, lowering.power,
+        Function("pow", (_TERM, Parameter("exponent", Kind.TERM)), "x ** exponent", _SAME, ranges.raised,
                  "pow(X, 1.5)", "X ** 1.5"),
         Function("clamp", (_X, Parameter("low", Kind.TERM, "None"), Parameter("high", Kind.TERM, "None")),
                  "x, at least low and at most high; one of them may be left out", _SAME, lowering.clamp,

@@ -23,9 +23,6 @@ ABSENT: dict[str, str] = {
     "no kernel has this function: compute it before, and pass it in as an input": (
         "atan arctan asin arcsin acos arccos atan2 arctan2 lgamma digamma gammaln polygamma erfinv i0 i1 ndtri"
     ),
-    "whole numbers have no bits here: of a byte, x // 16 and x % 16 are the two halves": (
-        "bitwise_not bitwise_invert invert"
-    ),
     "which elements are read or written may not depend on values: do that before or after the program": (
         "index_put masked_select masked_scatter nonzero_static"
     ),

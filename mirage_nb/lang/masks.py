@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.ir.dtypes import LARGEST, DType
-from mirage_nb.ir.ops import EXACT, ArangeAttrs, DimAttrs, OpKind, PadAttrs, WhereAttrs, show_shape
+from mirage_nb.ir.ops import EXACT, ArangeAttrs, DimAttrs, OpKind, PadAttrs, WhereAttrs, broadcast, show_shape
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Infinity, Result, Term, Value
 from mirage_nb.lang.constants import Number
@@ -36,7 +36,7 @@ from mirage_nb.lang.lowering import (
     subtract,
 )
 from mirage_nb.lang.ranges import bounds
-from mirage_nb.lang.views import reshaped, transpose
+from mirage_nb.lang.views import expand, reshaped, transpose
 
 Choice = Term | Infinity
 _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.GtE, ast.Lt: ast.Gt}
@@ -342,10 +342,16 @@ def take(b: Builder, x: Value, index: Value, axis: int) -> Term:
 
 def picked_together(b: Builder, x: Value, indices: list[Value]) -> Term:
     """x[i, j]: for every element of the indices, which have one shape, the one of x at these places."""
-    shapes = {b.shape(i) for i in indices}
-    if len(shapes) > 1 or len(indices) > len(b.shape(x)):
-        found = " and ".join(sorted(map(show_shape, shapes)))
-        raise ShapeError(f"indices {found} of {show_shape(b.shape(x))}", hint="indices have one shape, one an axis")
+    shapes = tuple(b.shape(i) for i in indices)
+    try:
+        common = broadcast(shapes) if len(indices) <= len(b.shape(x)) else None
+    except ShapeError:
+        common = None
+    if common is None:
+        found = " and ".join(sorted({show_shape(shape) for shape in shapes}))
+        hint = "indices have one shape, or extents of 1, one an axis"
+        raise ShapeError(f"indices {found} of {show_shape(b.shape(x))}", hint=hint)
+    indices = [b.tensor(expand(b, i, common), "an index") for i in indices]
     lead = b.shape(x)[: len(indices)]
     *first, last = (_from_zero(b, index, extent) for index, extent in zip(indices, lead, strict=True))
     op = b.definition(indices[0])

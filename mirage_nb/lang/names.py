@@ -53,12 +53,13 @@ SYNONYMS: dict[str, str] = {
     "expand_dims": "unsqueeze", "movedim": "moveaxis", "swapdims": "swapaxes", "broadcast_to": "expand",
     "radians": "deg2rad", "degrees": "rad2deg",
     "vector_norm": "norm", "sgn": "sign", "expit": "sigmoid",
-    "float_power": "pow", "trapz": "trapezoid", "rint": "round", "fix": "trunc",
+    "float_power": "pow", "trapz": "trapezoid", "rint": "round", "around": "round", "fix": "trunc",
+    "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "invert": "bitwise_not",
     "mod": "remainder", "negative": "neg", "mul": "multiply", "sub": "subtract", "div": "divide", "ravel": "flatten",
     "t": "transpose", "empty": "zeros", "empty_like": "zeros_like",
     "zero": "zeros_like", "fill": "full_like",
     "scaled_dot_product_attention": "attention", "take_along_dim": "gather", "power": "pow", "integer_pow": "pow",
-    "ger": "outer", "true_divide": "divide", "fmax": "maximum", "fmin": "minimum", "identity": "eye",
+    "ger": "outer", "true_divide": "divide", "identity": "eye",
     "trans": "transpose", "nelement": "numel", "stop_gradient": "same", "logistic": "sigmoid", "rem": "fmod",
     "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift", "tensor_split": "array_split",
 }  # fmt: skip
@@ -71,7 +72,7 @@ AT: dict[str, ast.operator | None] = {
 """What JAX writes behind x.at[...], and the operator of NumPy that does so."""
 
 LOGICAL = frozenset((
-    "eq ne gt ge lt le logical_and logical_or logical_not logical_xor isclose isnan isinf isfinite "
+    "eq ne gt ge lt le logical_and logical_or logical_not logical_xor isclose isnan isinf isfinite bitwise_not "
     "isposinf isneginf bool cast same"
 ).split())
 """Functions of the prelude whose masks are truth values; those of others are numbers."""

@@ -12,7 +12,21 @@ from mirage_nb.ir.graph import Op
 from mirage_nb.ir.ops import OPS, ApplyAttrs, ArangeAttrs, ClampAttrs, OpKind, Trait, WhereAttrs
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
-from mirage_nb.lang.lowering import FLOOR, HALF, STEPS, add, floor_divide, formula_at, is_whole, power
+from mirage_nb.lang.lowering import (
+    FLOOR,
+    HALF,
+    ONE,
+    STEPS,
+    add,
+    floor_divide,
+    formula_at,
+    is_whole,
+    multiply,
+    power,
+    remainder,
+    scale,
+    subtract,
+)
 
 Bounds = tuple[float, float]
 MAX_PLACES = 4096
@@ -102,7 +116,11 @@ def _rounded(x: float) -> float:
 
 def raised(b: Builder, x: Term, exponent: Term) -> Term:
     """x ** exponent; a whole number to the power of a whole tensor is whole, so that digits are exact."""
-    made, base = power(b, x, exponent), x.integer if isinstance(x, Number) else None
+    base = x.integer if isinstance(x, Number) else None
+    if base is not None and base < 0 and not isinstance(exponent, Number) and is_whole(b, exponent):  # of either sign
+        sign = subtract(b, ONE, scale(b, remainder(b, exponent, Number.of(2)), Number.of(2)))
+        return sign if base == -1 else multiply(b, raised(b, Number.of(-base), exponent), sign)
+    made = power(b, x, exponent)
     if isinstance(exponent, Number) or isinstance(made, Number) or base is None or not is_whole(b, exponent):
         return made
     within = bounds(b, exponent)

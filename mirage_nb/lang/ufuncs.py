@@ -11,12 +11,12 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 from mirage_nb.errors import ProgramSyntaxError
-from mirage_nb.lang.builder import Result, is_tensor
+from mirage_nb.lang.builder import Extremes, Result, is_tensor
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.loops import Loops
 from mirage_nb.lang.lowering import cast
 from mirage_nb.lang.masks import where
-from mirage_nb.lang.views import expand, reshaped
+from mirage_nb.lang.views import expand, reshaped, stacked
 
 REDUCED = {
     "reduce": {
@@ -49,7 +49,11 @@ class Ufuncs(Loops):
             ):
                 first_axis = [] if node.args[1:] or node.keywords else [ast.copy_location(ast.Constant(0, "0"), node)]
                 reducing = ast.copy_location(ast.Attribute(inner, REDUCED[how][name]), node)
-                call = ast.Call(reducing, [*node.args, *first_axis], node.keywords)
+                found = self.result(node.args[0])
+                if isinstance(found, tuple) and not isinstance(found, Extremes):  # of several tensors
+                    found = self.lowered(node, "", stacked, found, 0)
+                rows = self._standing(found, node.args[0])
+                call = ast.Call(reducing, [rows, *node.args[1:], *first_axis], node.keywords)
                 return self.called(ast.copy_location(call, node))
             case ast.Attribute(value=inner, attr=name) if words and "out" not in words and name in NEUTRAL:
                 return self._reduced(node, inner, name, words["where"])

@@ -168,6 +168,12 @@ X * (0xFF & 0x0F ^ 3|64) + round(2.567, 1)
 torch.bitwise_right_shift(torch.arange(6), 1) * v | torch.bitwise_left_shift(torch.arange(6), 2) * v
 torch.bitwise_or(X > 0, Y > 0) * 1 | torch.bitwise_xor(X > 0, Y > 0) * 1
 X[:, torch.arange(3) * 2] | N[..., torch.arange(3) % 2] | N[:, torch.arange(3)] * 2 | X[torch.arange(3), :] + v
+(-1) ** torch.arange(6) * v | (-2) ** torch.arange(6) * v | np.power(2.0, X) | np.fmax(X, np.log(Y))
+np.nanmax(np.log(X), axis=1) | np.nanmin(np.log(X)) * v | np.choose(np.arange(6) % 2, [v, u]) | np.modf(X * 3)[1]
+np.fmin(X, np.log(Y)) | np.diff(X, n=2) | np.repeat(v, 2) * 2 | np.logspace(0, 1, 6) * v | np.atleast_2d(v) + X
+np.maximum.reduce([X, Y, -X]) | np.add.reduce([X, Y]) + 1
+np.array_equal(X, Y) * X | np.allclose(X, X + 1e-9) * X | np.invert(X > 0) * X | X[np.arange(4)[:, None], np.arange(3)]
+np.around(X * 2.5) | np.arcsinh(X) | np.arctanh(X / 2) | np.arccosh(p + 1)
 np.trapezoid(X, axis=0) | np.trapezoid(X, dx=0.5) | np.trapezoid(X, np.arange(6) * 2.0)
 torch.tensor_split(X, 4, dim=1)[1]
 (lambda t, k=2: t * k)(X) | sum(f(X) for f in [lambda t, i=i: t * i for i in range(3)]) | (lambda *a: a[0] - a[1])(X, Y)
