@@ -178,6 +178,8 @@ def is_mask(b: Builder, x: Term) -> bool:
         return True
     if op.kind is OpKind.SUB:
         return b.number(Value(op.inputs[0])) == ONE and is_mask(b, Value(op.inputs[1]))
+    if op.attrs == WhereAttrs():
+        return b.number(Value(op.inputs[1])) == ONE
     if op.kind in (OpKind.SQR, OpKind.CAST, OpKind.MUL, OpKind.MAXIMUM) or Trait.VIEW in OPS[op.kind].traits:
         return all(is_mask(b, Value(v)) for v in op.inputs)
     return False

@@ -15,7 +15,18 @@ from itertools import pairwise
 
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.ir.dtypes import LARGEST, DType
-from mirage_nb.ir.ops import EXACT, ArangeAttrs, DimAttrs, OpKind, PadAttrs, WhereAttrs, broadcast, show_shape
+from mirage_nb.ir.ops import (
+    EXACT,
+    OPS,
+    ArangeAttrs,
+    DimAttrs,
+    OpKind,
+    PadAttrs,
+    Trait,
+    WhereAttrs,
+    broadcast,
+    show_shape,
+)
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Infinity, Result, Term, Value
 from mirage_nb.lang.constants import Number
@@ -93,10 +104,19 @@ def _stands_behind(x: Term, y: Term) -> bool:
 
 
 def _mask(b: Builder, x: Term, what: str) -> Value:
+    """The term as a mask that the graph shows to be one: an input is such by its type, which nobody sees there, so that
+    it is what chooses between 1 and 0."""
     if isinstance(x, Number) or not is_mask(b, x):
         hint = "masks are comparisons: (X > 0) & (X < Y)"
         raise ProgramSyntaxError(f"{what} takes masks", hint=f"{hint}; a power is written **" if what == "^" else hint)
-    return x
+    return b.emit(OpKind.WHERE, x, b.value(ONE), attrs=WhereAttrs()) if _is_given(b, x) else x
+
+
+def _is_given(b: Builder, mask: Value) -> bool:
+    """Whether a mask is an input, or part of one."""
+    while (op := b.definition(mask)) is not None and Trait.VIEW in OPS[op.kind].traits:
+        mask = Value(op.inputs[0])
+    return mask in b.masks
 
 
 def both(b: Builder, x: Term, y: Term) -> Term:

@@ -9,7 +9,7 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph, OpKind, WhereAttrs
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.lang import parse
-from mirage_nb.verify import Proof, check, prove, verify
+from mirage_nb.verify import Proof, check, prove, verify, verify_and_prove
 from mirage_nb.verify.proof import Unproved
 from mirage_nb.verify.proof.elements import element_goals
 from mirage_nb.verify.proof.masked import Masked, of_masked, raised
@@ -219,3 +219,21 @@ def test_what_is_proved_is_so_in_float64() -> None:
     left, right = program("causal"), looped()
     inputs = {i.name: rng.normal(size=i.type.shape) for i in left.inputs}
     np.testing.assert_allclose(evaluate(left, inputs)[0], evaluate(right, inputs)[0], rtol=1e-12)
+
+
+GIVEN = "B: bool[6]\nC: bool[4, 6]\nX: f32[4, 6]\nY: f32[4, 6]\nreturn "
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "proved"),
+    [
+        ("relu(where(B[None], X, Y))", "where(B, relu(X), relu(Y))", True),
+        ("where(B & ~C, X, Y)", "where(B, where(C, Y, X), Y)", True),
+        ("where(B | C, X, Y)", "where(B, X, where(C, X, Y))", True),
+        ("where(B, X, Y)", "X + Y - where(C, Y, X)", False),
+        ("where(B | C, X, Y)", "where(B, X, where(C, Y, X))", False),
+    ],
+)
+def test_an_input_of_truth_values_is_a_mask(left: str, right: str, proved: bool) -> None:
+    verdict, _ = verify_and_prove(parse(GIVEN + left).graph, parse(GIVEN + right).graph)
+    assert verdict.kind is (VerdictKind.PROVED if proved else VerdictKind.REFUTED)
