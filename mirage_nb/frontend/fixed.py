@@ -33,8 +33,9 @@ class Fixed:
         self._known = set(held)
 
     def has(self, node: Any) -> bool:
-        """Whether a node is one of them; asked in order."""
-        if node.op == "call_function" and self._known.issuperset(node.all_input_nodes):
+        """Whether a node is one of them, and the same in every call; asked in order."""
+        drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if node.op == "call_function" and not drawn and self._known.issuperset(node.all_input_nodes):
             self._known.add(node)
         return node in self._known
 

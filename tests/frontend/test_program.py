@@ -178,6 +178,11 @@ def test_what_depends_on_no_input_is_computed_where_programs_cannot_say_it() -> 
     np.testing.assert_allclose(found, biased(x, bias).numpy(), rtol=1e-9)
 
 
+def test_what_is_drawn_in_every_call_is_refused() -> None:
+    with pytest.raises(TraceError, match="rand"):
+        mirage_nb.from_torch(lambda x: x + torch.rand(4).double(), (torch.ones(4, dtype=torch.float64),))
+
+
 def test_truth_values_are_counted_in_single_precision() -> None:
     """Half precision counts no further than 2048 one by one, and no further than 65504 at all."""
     program = mirage_nb.from_torch(lambda x: x * (x > 0).sum(-1, keepdim=True), (torch.ones(2, 8).half(),))
