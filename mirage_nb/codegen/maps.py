@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
-from mirage_nb.codegen.index import Index, named, unravel
+from mirage_nb.codegen.index import Index, linear, named, unravel
 from mirage_nb.codegen.reader import Leaf, Reader, Scope, grid_part, locate, masked, view
 from mirage_nb.codegen.thread_values import Multi, broadcast_dim, broadcast_index, operand_dims, vector_reads
 from mirage_nb.codegen.writer import Writer, c_type
@@ -28,7 +28,6 @@ from mirage_nb.ir import (
     TensorType,
     ThreadGraph,
 )
-from mirage_nb.ir.windows import row_major
 from mirage_nb.tile.placement import Place, Step
 from mirage_nb.tile.register_resident import AHEAD
 
@@ -211,9 +210,7 @@ def output_leaf(
     """Where `width` elements of this block's tile lie in an output, the first at `index`."""
     parts = [grid_part(scope.block, attrs.omap, dim) for dim in range(len(tile))]
     at = tuple(part * extent + inner for part, extent, inner in zip(parts, tile, index, strict=True))
-    offset = Index()
-    for place, stride in zip(at, row_major(out_type.shape), strict=True):
-        offset = offset + place * stride
+    offset = linear(at, out_type.shape)
     leaf = Leaf(output, offset.bare, (offset + named("v", width)).bare, offset.multiple_of(width), True)
     over = [(part.limit + 1) * extent > whole for part, extent, whole in zip(parts, tile, out_type.shape, strict=True)]
     reach = scope.reaches.outputs.get(int(output.removeprefix("o")))

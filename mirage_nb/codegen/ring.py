@@ -139,15 +139,12 @@ def _copy_width(scope: Scope, step: Step, iteration: Index) -> int:
 class AsyncRing:
     """All threads issue cp.async; one barrier per iteration both publishes a slot and frees the next."""
 
+    tensor_maps: tuple[tuple[int, int, Boxes], ...] = ()
+
     def __init__(self, out: Writer, scope: Scope, dependence: Dependence) -> None:
         self.out, self.scope, self.dependence = out, scope, dependence
         self.steps = loads(scope, Phase.LOOP)
         self.slots = scope.plan.options.stages if self.steps else 0
-
-    @property
-    def tensor_maps(self) -> tuple[tuple[int, int, Boxes], ...]:
-        """No tensor maps."""
-        return ()
 
     def begin(self) -> None:
         """Fill all slots but one."""
@@ -235,9 +232,7 @@ class BulkRing:
         with out.block(f"for (int f = 0; f < {loop}; ++f)"):
             out.line(f"const int slot = f % {self.slots};")
             out.line(f"mbarrier_wait(empty + slot, (f / {self.slots} + 1) % 2);")
-            total = 0
-            for value, _, boxed in self.tensor_maps:
-                total += boxed.elements * self.scope.plan.stored[value].size
+            total = sum(boxed.elements * self.scope.plan.stored[value].size for value, _, boxed in self.tensor_maps)
             out.line(f"mbarrier_arrive_expect_tx(full + slot, {total});")
             for step, (value, _, boxed) in zip(self.steps, self.tensor_maps, strict=True):
                 self._copies(step, value, boxed)
@@ -253,10 +248,8 @@ class BulkRing:
         out.line(describe(self.scope, step))
         load = "tma_load_2d_once" if read_once(self.scope.block, attrs) else "tma_load_2d"
         with out.unrolled("p", boxed.across) as p, out.unrolled("d", boxed.down) as d:
-            target = named("slot", self.slots) * layout.elements
-            target = (
-                target + named(p, boxed.across) * (layout.panel_rows * width) + named(d, boxed.down) * (height * width)
-            )
+            target = named("slot", self.slots) * layout.elements + named(p, boxed.across) * (layout.panel_rows * width)
+            target = target + named(d, boxed.down) * (height * width)
             across = column + named(p, boxed.across) * width
             down = row + named(d, boxed.down) * height
             at = f"ring{value} + {target.bare}"

@@ -22,11 +22,11 @@ from mirage_nb.tile.placement import Placement, StepKind, touched
 from mirage_nb.tile.shared import (
     FORBIDDEN,
     LINE_BYTES,
-    SWIZZLES,
     WAVEFRONT_COST,
     Lines,
     Use,
     forms,
+    panel_bytes,
     panel_elements,
     pitched_elements,
     use_cost,
@@ -80,14 +80,9 @@ def pitched(shape: tuple[int, ...], dtype: DType, order: tuple[int, ...] | None 
     return SharedLayout(shape, dtype, tuple(strides), int(pitched_elements(inner, outer, pad, dtype.size)))
 
 
-def panel_bytes(shape: tuple[int, ...], dtype: DType) -> int:
-    """The widest swizzle whose panels the last extent fills, 0 if none does."""
-    return next((b for b in SWIZZLES if shape and shape[-1] * dtype.size % b == 0), 0)
-
-
 def swizzled(shape: tuple[int, ...], dtype: DType, fold: int = 1) -> SharedLayout:
     """Panels with swizzled chunks; the last extent must fill whole panels, or `fold` rows of it one panel."""
-    swizzle = LINE_BYTES if fold > 1 else panel_bytes(shape, dtype)
+    swizzle = LINE_BYTES if fold > 1 else int(panel_bytes(shape[-1], dtype.size))
     assert swizzle and (fold == 1 or fold * shape[-1] * dtype.size == swizzle)
     width = swizzle // dtype.size // fold
     strides = tuple(s // shape[-1] * width for s in row_major(shape)[:-1])
@@ -161,7 +156,7 @@ def candidates(demand: Demand) -> tuple[SharedLayout, ...]:
     for form in forms(dtype.size, len(shape) < 2, Use.BOXES in demand.uses):
         if not form.panels:
             found.append(pitched(shape, dtype, turned if form.turned else None, form.pad))
-        elif demand.fold > 1 or panel_bytes(shape, dtype):
+        elif demand.fold > 1 or (shape and panel_bytes(shape[-1], dtype.size)):
             found.append(swizzled(shape, dtype, demand.fold))
     return tuple(dict.fromkeys(found))
 
