@@ -16,14 +16,13 @@ from IPython.core.getipython import get_ipython
 import mirage_nb
 from mirage_nb.errors import MirageError
 from mirage_nb.lang import TensorProgram, parse
-from mirage_nb.search.session.progress import Snapshot, State
+from mirage_nb.search.session.progress import LIVE, Snapshot
 from mirage_nb.viz.html import snapshot_html
 from mirage_nb.viz.text import snapshot_line, snapshot_text
 
 from .options import OPTIONS, USAGE, CellOptions, Line, read_line
 from .verbs import VERBS, folded, is_session, perform, say, show
 
-LIVE = (State.WAITING, State.RUNNING, State.PAUSED)
 LINE_SECONDS = 0.2
 
 

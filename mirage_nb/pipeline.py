@@ -32,7 +32,7 @@ from mirage_nb.runtime.store import Header, Store, StoreCheckpoint, edition, fin
 from mirage_nb.search import Limits, Switches, prepare, switched
 from mirage_nb.search.explain import explain
 from mirage_nb.search.session.findings import Bounds
-from mirage_nb.search.session.progress import Candidate, Snapshot, State
+from mirage_nb.search.session.progress import LIVE, Candidate, Snapshot, State
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.search.session.submission import read_legal, submitted
 from mirage_nb.search.sizes.explained import explain_estimate
@@ -112,7 +112,7 @@ class Session(ByRange):
     def stage(self) -> str:
         """What is being done, for a reader; empty in the end."""
         now = self.snapshot()
-        if self._passes.stage or now.state not in (State.WAITING, State.RUNNING, State.PAUSED):
+        if self._passes.stage or now.state not in LIVE:
             return self._passes.stage
         all_kept = 0 < now.configurations_kept == now.configurations_total
         return "verifying again what was stored" if all_kept and now.candidates[-1].is_as_stored else "searching"

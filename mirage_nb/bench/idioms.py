@@ -96,6 +96,7 @@ IDIOMS: dict[str, Idiom] = {
 ATTENTION = frozenset({"decode", "prefill", "latent"})
 """Families that are one call of scaled dot-product attention, so that every backend can be asked for."""
 MODES = {"torch.compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+"""Modes whose code is captured into CUDA graphs here, like everybody's."""
 
 
 def peers(problem: Problem) -> dict[str, Peer]:

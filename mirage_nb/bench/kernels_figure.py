@@ -12,7 +12,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-OURS = "mirage_nb"
+from mirage_nb.bench.kernels import OURS
+
 SYSTEMS: Mapping[str, tuple[str, str]] = {
     "eager": ("#8f8f8f", ""),
     "torch.compile": ("#e69f00", ""),

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirage_nb.bench.kernels import geometric_mean
+from mirage_nb.bench.kernels import OURS, geometric_mean
 from mirage_nb.bench.machine import card, columns, keep, machine, openable, reading, share_of
 from mirage_nb.errors import MissingPartError, OptionError
 from mirage_nb.runtime.gpu import attached_gpu
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from mirage_nb.bench.pytorch.racing_models import Contestants
 
 Row = dict[str, Any]
-OURS = "mirage_nb"
 POINTS = "1,8,16,prefill"
 PREFILL_ROWS, SMALL_ROWS = 2048, 8
 NAMES = ("llama-3-8b", "chameleon-7b", "ngpt-1b", "gpt-3-7b-lora", "qwen3-8b")

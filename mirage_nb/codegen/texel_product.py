@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from mirage_nb.codegen.writer import Writer, stored_type
 from mirage_nb.ir import DType
-from mirage_nb.tile.groups import ROWS, VECTOR_BYTES
+from mirage_nb.tile.groups import ROWS
 from mirage_nb.tile.program import Product, Program, Tile, summed_axis
+from mirage_nb.tile.register_resident import VECTOR_BYTES
 from mirage_nb.tile.texels import HAS, LANES, Digit, Spread, Texel
 
 REST = "_rest"

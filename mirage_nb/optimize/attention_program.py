@@ -52,10 +52,10 @@ from mirage_nb.tile.program import (
     counted,
 )
 from mirage_nb.tile.rules import CAPABILITY, HEIGHT, STEP, TEAMS, chained_fits, chained_stages
-from mirage_nb.tile.schemes import LOAD
+from mirage_nb.tile.schemes import LOAD, MATH
 from mirage_nb.tile.shared import CHUNK_BYTES
 
-MATH, QUERY_RING, KEY_RING, VALUE_RING = "math", "rq", "rk", "rv"
+QUERY_RING, KEY_RING, VALUE_RING = "rq", "rk", "rv"
 SCORES, WEIGHTS, RESULT, TOP = "s", "p", "o", "top"
 MASKED = "i"
 """The counter of iterations whose scores are masked."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mirage_nb.targets import EXACT, Target
-from mirage_nb.tile.rules import CAPABILITY
+from mirage_nb.tile.rules import CAPABILITY, VARIANTS
 from mirage_nb.tile.schemes import KINDS_OF
 
 DEPENDENT_LAUNCH = 90
 """Compute capability from which on a kernel can wait for the one in front by itself."""
-CHAINED = ((8, 4, False), (4, 4, False), (4, 2, False), (8, 4, True), (4, 4, True), (4, 2, True))
-"""Warps, stages and wide of what is also tried in chains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ def all_options(target: Target) -> tuple[Options, ...]:
     plain = replace(first, specialised=False)
     others = (Options(warps, stages, target.tma) for warps in (8, 4) for stages in (4, 3, 6, 2))
     wide = [Options(w, s, True, True) for w in (4, 8) for s in (4, 2)] if target.capability == CAPABILITY else []
-    near = [Options(w, s, target.tma, wide) for w, s, wide in CHAINED if target.capability >= DEPENDENT_LAUNCH]
+    near = [Options(w, s, target.tma, wide) for w, s, wide in VARIANTS if target.capability >= DEPENDENT_LAUNCH]
     near += [first] if first.specialised else []
     kinds = KINDS_OF[target.precision] if target.precision != EXACT and first.specialised else ()
     allowed = [replace(first, precision=kind) for kind in (*kinds, EXACT)] if kinds else []

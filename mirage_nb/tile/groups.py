@@ -18,11 +18,10 @@ from mirage_nb.ir import DType
 from mirage_nb.tile.instructions import INSTRUCTIONS, TF32_COLUMNS, InstructionTile, Place
 from mirage_nb.tile.precision import COMPOSITIONS
 from mirage_nb.tile.program import GROUP, LANES, Product, Program
+from mirage_nb.tile.register_resident import VECTOR_BYTES
 from mirage_nb.tile.rules import FEW, FEWEST
 from mirage_nb.tile.texels import Texel, derived, in_bits, nearest, over_warps, renamed, repeated, swapped
 
-VECTOR_BYTES = 16
-"""Of one load."""
 WIDE_COLUMNS = 64
 """Of one product of a warpgroup whose operands are swapped: the instruction's rows."""
 LANE_ROWS = 4

@@ -13,8 +13,8 @@ import numpy as np
 
 from mirage_nb.ir import DType
 from mirage_nb.targets import Target
-from mirage_nb.tile.groups import VECTOR_BYTES
 from mirage_nb.tile.instructions import PLAIN_MULTIPLIES
+from mirage_nb.tile.register_resident import VECTOR_BYTES
 from mirage_nb.tile.rules import HEIGHT, Extent
 from mirage_nb.tile.tessellation import SideBySide
 

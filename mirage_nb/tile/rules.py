@@ -31,6 +31,9 @@ ACCUMULATOR_REGISTERS = 128
 """Of a thread, for all sums."""
 RESERVED_BYTES = 1024
 """Shared memory of a block kept for barriers, small static arrays and the driver."""
+VARIANTS = ((8, 4, False), (4, 4, False), (4, 2, False), (8, 4, True), (4, 4, True), (4, 2, True))
+"""Warps, stages and wide of the ways to emit a block whose loop body stays with warps, the default one first: with
+fewer warps and stages more blocks run side by side."""
 REGISTERS, REGISTER_UNIT = 65536, 8
 """Of a multiprocessor; threads have a multiple of the unit."""
 BESIDE_SUMS = 26

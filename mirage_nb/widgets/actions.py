@@ -15,12 +15,10 @@ from typing import Any
 
 from mirage_nb.errors import MirageError, OptionError
 from mirage_nb.options import EXTEND, TUNE, Option, positive
-from mirage_nb.search.session.progress import Candidate, State
+from mirage_nb.search.session.progress import LIVE, Candidate, State
 from mirage_nb.viz.text import duration
 from mirage_nb.viz.verdicts import verdict_html
 from mirage_nb.widgets import boards
-
-LIVE = frozenset({State.WAITING, State.RUNNING, State.PAUSED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from IPython.display import DisplayHandle, display
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import TensorProgram
 from mirage_nb.optimize import Options
-from mirage_nb.search.session.progress import Candidate, Snapshot
+from mirage_nb.search.session.progress import LIVE, Candidate, Snapshot
 from mirage_nb.targets import Target
 from mirage_nb.viz import compare, explorer, export, html, steps
 from mirage_nb.viz.history import History
@@ -37,7 +37,6 @@ from mirage_nb.viz.text import snapshot_text
 from mirage_nb.viz.tree import key
 from mirage_nb.widgets import boards
 from mirage_nb.widgets.actions import (
-    LIVE,
     SLOW_ACTIONS,
     Actions,
     Answer,

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from mirage_nb.bench.idioms import MODES
+from mirage_nb.bench.kernels import OURS
 from mirage_nb.bench.pytorch.layers import Config, Speaker, Stack
 from mirage_nb.frontend.compiled.backend import compile_with
 from mirage_nb.frontend.compiled.kernels import Kernels, Searched
@@ -29,11 +31,8 @@ from mirage_nb.runtime.contest.timing import Contestant, time_interleaved
 if TYPE_CHECKING:
     from mirage_nb.bench.models import Point
 
-OURS = "mirage_nb"
-MODES = {"torch.compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-"""Modes whose code is captured into CUDA graphs here, like everybody's."""
 OWN_GRAPHS = {"reduce-overhead": "reduce-overhead"}
-"""Those that replay CUDA graphs of their own, timed as they come."""
+"""Modes that replay CUDA graphs of their own, timed as they come."""
 ALLOWED, LEAST = 2.0, 1e-3
 """So many times eager PyTorch's distance from single precision, and so much more, is right."""
 REPEATS = 20

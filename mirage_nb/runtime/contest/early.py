@@ -45,7 +45,7 @@ from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.picked import picking
 from mirage_nb.search.composition import UNSEARCHED
 from mirage_nb.search.session.crew import Stopped, internal_error
-from mirage_nb.search.session.progress import Candidate, State
+from mirage_nb.search.session.progress import LIVE, Candidate
 from mirage_nb.search.session.restored import verified_again
 from mirage_nb.settings import read_settings
 from mirage_nb.verify.verdict import Verdict
@@ -71,7 +71,6 @@ LARGE = 2**30
 """Bytes of what lies between operators, beyond which these are not worth a try one by one."""
 Making = Future[tuple[Emitted, Cubin]]
 """A kernel that is being compiled."""
-LIVE = frozenset({State.WAITING, State.RUNNING, State.PAUSED})
 
 
 class Inputs:

@@ -24,11 +24,11 @@ from mirage_nb.runtime.execution.execute import Executable, Prepared
 from mirage_nb.runtime.execution.torch_program import check_dtype, is_torch, torch_dtype
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.kernel.driver import Loaded, replayed
-from mirage_nb.runtime.kernel.plan import KernelError
+from mirage_nb.runtime.kernel.plan import ALIGNMENT, KernelError
 from mirage_nb.runtime.kernel.saved import lower
 from mirage_nb.runtime.kernel.streams import Enqueue, allocations_while_captured
 
-ALIGNMENT, ALL_BITS = 16, 0xFF
+ALL_BITS = 0xFF
 BOUND = 64
 """Sets of addresses whose launches are kept ready."""
 LANES = 4

@@ -27,6 +27,10 @@ class State(enum.Enum):
     FAILED = "failed"
 
 
+LIVE = frozenset({State.WAITING, State.RUNNING, State.PAUSED})
+"""The states of a session that has not ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timed:
     """A time that a store has, measured in an earlier life of the session: microseconds, and the card's name."""

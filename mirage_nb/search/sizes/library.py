@@ -11,19 +11,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mirage_nb.ir import DType, KernelGraph, Op, OpKind
+from mirage_nb.ir import KernelGraph, Op, OpKind
 from mirage_nb.ir.places import counted
 from mirage_nb.ir.windows import windows
 from mirage_nb.predefined import matches, needed
 from mirage_nb.predefined.longest import product_us
-from mirage_nb.predefined.rows import PRODUCT_PASSES
+from mirage_nb.predefined.rows import PLAIN_SHARE, PRODUCT_PASSES
 from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.targets import Target
 
 LIBRARY_SHARE = 0.8
 """Of the tensor rate, what a pre-defined matmul reaches."""
-PLAIN_SHARE = {DType.F32: 0.8, DType.F64: 0.4}
-"""The same of the vector rate, for element types that no tensor core takes."""
 PRODUCTS = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
 
 

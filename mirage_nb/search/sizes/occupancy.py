@@ -17,7 +17,7 @@ from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
 from mirage_nb.tile.program import GROUP
-from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
+from mirage_nb.tile.rules import CAPABILITY, REGISTER_UNIT, RESERVED_BYTES, VARIANTS
 
 REGISTERS = 48
 """Of a thread, beside its accumulators."""
@@ -29,8 +29,6 @@ WIDE_REGISTERS = 42
 """The same where groups of four warps multiply, which take operands from shared memory."""
 QUARTERS = 4
 """Parts of a multiprocessor among which registers and warps are shared out."""
-REGISTER_UNIT = 8
-"""Registers are given to a thread in such lots."""
 STAGES = 4
 """Tiles of the for-loop in flight, fewer where they do not fit; at least 2."""
 
@@ -45,8 +43,8 @@ class Variant:
 
 
 DEFAULT_VARIANT = Variant()
-OTHER_VARIANTS = (Variant(4), Variant(4, 2), Variant(8, 4, True), Variant(4, 4, True), Variant(4, 2, True))
-"""What else is tried with warp-private bodies: fewer warps and stages, so that more blocks run side by side."""
+OTHER_VARIANTS = tuple(Variant(*numbers) for numbers in VARIANTS[1:])
+"""What else is tried with warp-private bodies."""
 
 
 def live(tiles: Tiles) -> Numbers:
