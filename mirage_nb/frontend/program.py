@@ -95,6 +95,7 @@ def from_torch(
     return TorchProgram(called, "\n".join(translation.lines), graph, (), {}, constants=constants)
 
 
+_TENSORS = "have it return tensors: with keywords={'use_cache': False}, where it returns a cache"
 _REST = 'torch.compile(model, backend="mirage_nb") takes what it can and leaves the rest to PyTorch'
 
 
@@ -124,7 +125,7 @@ def _exported(module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) ->
             return torch.export.export(wrapped, inputs, keywords).run_decompositions(table)
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        hint = f"does it run on these inputs? {_REST}"
+        hint = _TENSORS if "in output, which is not a known type" in first else f"does it run on these inputs? {_REST}"
         raise TraceError(f"PyTorch cannot export it: {first[:200]}", hint=hint) from error
     finally:
         wrapped.train(training)

@@ -178,6 +178,15 @@ def test_what_depends_on_no_input_is_computed_where_programs_cannot_say_it() -> 
     np.testing.assert_allclose(found, biased(x, bias).numpy(), rtol=1e-9)
 
 
+def test_what_returns_no_tensors_is_told_how_to() -> None:
+    class Cache:
+        pass
+
+    with pytest.raises(TraceError, match="in output") as caught:
+        mirage_nb.from_torch(lambda x: (x + 1, Cache()), (torch.ones(4),))
+    assert "use_cache" in caught.value.hint
+
+
 def test_what_is_drawn_in_every_call_is_refused() -> None:
     with pytest.raises(TraceError, match="rand"):
         mirage_nb.from_torch(lambda x: x + torch.rand(4).double(), (torch.ones(4, dtype=torch.float64),))
