@@ -354,11 +354,12 @@ return X.t() / X.numel(), torch.tensordot(N, M, dims=([1, 2], [2, 1])), S.diagon
 """,
     "rows that are masked wholly": """
 s = torch.where(torch.arange(4)[:, None] > torch.arange(6), X, -math.inf)
+r = torch.where((Y > 0) & (c[:, None] > 0), X, -math.inf)
 top = s.max(-1, keepdim=True).values
 q = torch.softmax(s, -1)
 p = torch.where(s == -torch.inf, 0, torch.exp(s - torch.where(torch.isneginf(top), 0, top)))
 held = (s == top) * 1, torch.isfinite(s) * Y, torch.isinf(s) * 1, torch.isposinf(-s) * 2, (s != -torch.inf) * 3
-return p, torch.where(torch.isnan(q), 0, q), *held, s.masked_fill(s > -math.inf, 1), torch.isnan(q) * Y
+return p, torch.where(torch.isnan(q), 0, q), *held, s.masked_fill(s > -math.inf, 1), torch.isnan(q) * Y, r.logsumexp(1)
 """,
     "parts that are written to": """
 h, z = X * 1, Y.clone()
@@ -377,6 +378,13 @@ for k in d:
 z = np.zeros((4, 6))
 np.multiply(X, Y, out=z)
 return total, d.get("a") * d.get("z", 7) + len(list(d.keys())), z
+""",
+    "a scalar of zeros": """
+g, out = torch.zeros(()), []
+for i in range(5, -1, -1):
+    g = v[i] + 0.9 * g
+    out.append(g)
+return torch.stack(out[::-1])
 """,
     "one of several ways": """
 if X.shape[0] > 3:

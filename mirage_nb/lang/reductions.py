@@ -6,15 +6,17 @@ dimensions of extent 1 are folded by nothing, and what is left of all dimensions
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable
 from fractions import Fraction
 
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
-from mirage_nb.ir.ops import DimAttrs, OpKind
-from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.ir.ops import DimAttrs, OpKind, WhereAttrs
+from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
-from mirage_nb.lang.lowering import add, formula_of, multiply, negate, scale, sqrt, subtract
+from mirage_nb.lang.lowering import ZERO, add, formula_of, multiply, negate, scale, sqrt, subtract
+from mirage_nb.lang.masks import comparison, where
 from mirage_nb.lang.views import shaped, sliced
 
 Axes = tuple[int, ...]
@@ -103,13 +105,25 @@ _LOG = formula_of("log", "log(x)")
 
 def log_of_sum(b: Builder, x: Value, axes: Axes) -> tuple[Value, Value, Value]:
     """x less its maximum, that maximum, and the logarithm of the sum of the exponentials of the former."""
-    top = folded(b, OpKind.MAX, x, axes)
+    return _less(b, x, folded(b, OpKind.MAX, x, axes), axes)
+
+
+def _less(b: Builder, x: Value, top: Value, axes: Axes) -> tuple[Value, Value, Value]:
+    """The same of x less something."""
     shifted = b.tensor(subtract(b, x, top), "logsumexp")
     total = folded(b, OpKind.SUM, b.emit(OpKind.EXP, shifted), axes)
     return shifted, top, b.tensor(_LOG(b, total), "logsumexp")
 
 
 def logsumexp(b: Builder, x: Value, axes: Axes, keepdims: bool) -> Term:
-    """The logarithm of the sum of exponentials, with the maximum taken out first."""
-    _, top, logarithm = log_of_sum(b, x, axes)
+    """The logarithm of the sum of exponentials, with the maximum taken out first; of what an input may have masked by
+    minus infinity everywhere, that is it. Masks of places are taken to leave something, so that tiles are rescaled.
+    """
+    top = folded(b, OpKind.MAX, x, axes)
+    choices = (op for op in map(b.definition, b.needed([x])) if op is not None and op.kind is OpKind.WHERE)
+    masks = (Value(op.inputs[0]) for op in choices if isinstance(op.attrs, WhereAttrs) and op.attrs.infinite < 0)
+    if any(b.definition(value) is None for value in b.needed(masks)):
+        hidden = b.tensor(comparison(ast.Eq)(b, top, Infinity(-1)), "logsumexp")
+        top = b.tensor(where(b, hidden, ZERO, top), "logsumexp")
+    _, _, logarithm = _less(b, x, top, axes)
     return dropped(b, add(b, logarithm, top), axes, keepdims)

@@ -60,7 +60,7 @@ def reshape(b: Builder, x: Value, extents: tuple[int, ...]) -> Term:
             f"{show_shape(b.shape(x))} has {elements} elements, {show_shape(tuple(shape))} has not",
             hint="the product of the extents stays the same",
         )
-    return reshaped(b, x, tuple(shape))
+    return shaped(b, x, tuple(shape))
 
 
 def transpose(b: Builder, x: Value, axes: tuple[int, ...]) -> Term:
