@@ -19,11 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mirage_nb.settings import multiply_by_one_thread
-
 if __name__ == "__main__":  # loading takes a second: Ctrl-C ends it without a traceback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    multiply_by_one_thread()
 
 from mirage_nb.arguments import PROGRAM, WRONG, parser
 from mirage_nb.bench.workloads import WORKLOADS, workload

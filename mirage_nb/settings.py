@@ -59,12 +59,6 @@ def worker_environment() -> dict[str, str]:
     return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def multiply_by_one_thread() -> None:
-    """Have NumPy, which is not loaded yet, multiply by one thread, unless somebody has said otherwise: trials are made
-    of thin products, and on a busy machine threads that wait for each other behind each take many times as long."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-
 def take_environment(environment: Mapping[str, str]) -> None:
     """Have another process's environment, and nothing else."""
     os.environ.clear()
