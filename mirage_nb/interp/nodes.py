@@ -51,9 +51,11 @@ class System(Protocol):
     def add(self) -> Operation:
         """x + y."""
 
-    @property
-    def multiply(self) -> Operation:
-        """x * y."""
+    def total(self, x: Array) -> Array:
+        """The sums of rows."""
+
+    def product(self, x: Array, y: Array) -> Array:
+        """The sums of x * y, row by row."""
 
     @property
     def maximum(self) -> Operation:
@@ -233,7 +235,7 @@ class SliceAlgebra:
             first = at // inner * (inner * x.shape[axis]) + at % inner
             self.afford(len(at) * x.shape[axis])
             rows = first[:, None] + inner * np.arange(x.shape[axis], dtype=np.int64)
-            return [rows], lambda system, xs: folded(of(system), xs[0])
+            return [rows], lambda system, xs: system.total(xs[0]) if of == ADD else folded(of(system), xs[0])
 
         return self.node((of, axis), shape, (x,), plan)
 
@@ -249,7 +251,7 @@ class SliceAlgebra:
             steps = np.arange(inner, dtype=np.int64)
             left = (broadcast(outer, lead, x.shape[:-2]) * rows + row)[:, None] * inner + steps
             right = (broadcast(outer, lead, y.shape[:-2])[:, None] * inner + steps) * columns + column[:, None]
-            return [left, right], lambda system, xs: folded(system.add, over(system.multiply, *xs))
+            return [left, right], lambda system, xs: system.product(*xs)
 
         return self.node("matmul", (*lead, rows, columns), (x, y), plan)
 

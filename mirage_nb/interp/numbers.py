@@ -479,10 +479,13 @@ class Reals:
         """x + y."""
         return ADD
 
-    @property
-    def multiply(self) -> Operation:
-        """x * y."""
-        return MULTIPLY
+    def total(self, x: Array) -> Array:
+        """The sums of rows."""
+        return folded(ADD, x)
+
+    def product(self, x: Array, y: Array) -> Array:
+        """The sums of x * y, row by row."""
+        return folded(ADD, over(MULTIPLY, x, y))
 
     @property
     def maximum(self) -> Operation:

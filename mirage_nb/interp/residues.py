@@ -19,7 +19,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
+from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,6 +147,29 @@ class Field:
     def multiply(self) -> Operation:
         """x * y."""
         return strict(self._multiply)
+
+    def total(self, x: Array) -> Array:
+        """The sums of rows; of residues by Python's own loops, as millions come by."""
+        return np.fromiter(map(self._sum, x.tolist()), object, len(x))
+
+    def product(self, x: Array, y: Array) -> Array:
+        """The sums of x * y, row by row, likewise."""
+        return np.fromiter(map(self._dot, x.tolist(), y.tolist()), object, len(x))
+
+    def _sum(self, xs: Sequence[Number]) -> Number:
+        kinds = {*map(type, xs)}
+        if kinds == {tuple}:
+            p, q = zip(*xs, strict=True)
+            return sum(p) % self.p, None if None in q else sum(q) % self.q
+        return _hole(xs) if Hole in kinds else reduce(self.add, xs)
+
+    def _dot(self, xs: Sequence[Number], ys: Sequence[Number]) -> Number:
+        kinds = {*map(type, xs), *map(type, ys)}
+        if kinds == {tuple}:
+            (p, q), (other_p, other_q) = zip(*xs, strict=True), zip(*ys, strict=True)
+            open_ = None in q or None in other_q
+            return sum(map(mul, p, other_p)) % self.p, None if open_ else sum(map(mul, q, other_q)) % self.q
+        return _hole((*xs, *ys)) if Hole in kinds else reduce(self.add, map(self.multiply, xs, ys))
 
     @cached_property
     def maximum(self) -> Operation:
@@ -374,3 +398,8 @@ class Field:
             "minimum": self._minimum, "maximum": self._maximum,
         }  # fmt: skip
         return {name: strict(operation) for name, operation in known.items()}
+
+
+def _hole(xs: Sequence[Number]) -> Hole:
+    """What has no value has none in any sum of products."""
+    return UNDEFINED if any(x is UNDEFINED for x in xs) else OPEN
