@@ -396,8 +396,7 @@ def constant(attrs: ConstAttrs) -> Number:
 
 
 STRICT = {kind: strict(operation) for kind, operation in ELEMENTWISE.items()}
-ADD, SUBTRACT, MULTIPLY, MAXIMUM = (STRICT[kind] for kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.MAXIMUM))
-EXPONENTIAL = STRICT[OpKind.EXP]
+ADD, SUBTRACT, MULTIPLY, MAXIMUM, EXPONENTIAL = (STRICT[OpKind[k]] for k in "ADD SUB MUL MAXIMUM EXP".split())
 PLAIN: dict[Operation, np.ufunc] = {
     ADD: np.add, SUBTRACT: np.subtract, MULTIPLY: np.multiply, STRICT[OpKind.DIV]: np.true_divide,
     STRICT[OpKind.SQR]: np.square, MAXIMUM: np.maximum,

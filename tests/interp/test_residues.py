@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from mirage_nb.interp import numbers
 from mirage_nb.interp.field import FieldInstance, evaluate, random_inputs
 from mirage_nb.interp.nodes import Index
-from mirage_nb.interp.numbers import MINUS, OPEN, UNDEFINED, ZERO, Hole, fmpq
+from mirage_nb.interp.numbers import MINUS, OPEN, PLUS, UNDEFINED, ZERO, Hole, fmpq, folded, over
 from mirage_nb.interp.residues import Field
 from mirage_nb.interp.slices import Slice
 from mirage_nb.lang import parse
@@ -43,6 +43,18 @@ def test_residues_are_those_of_the_field_interpreter(text: str) -> None:
     assert expected.p is not None
     pairs = zip(found, expected.p.reshape(-1).tolist(), expected.defined.reshape(-1).tolist(), strict=True)
     assert all(x[0] == p if there else x is OPEN for x, p, there in pairs)
+
+
+def test_sums_and_products_of_rows_are_those_of_their_elements_one_by_one() -> None:
+    system, rng = field(), np.random.default_rng(0)
+    residues = list(system.point("X", np.arange(8)))
+    kinds = [*residues, (residues[0][0], None), fmpq(0), fmpq(2, 3), PLUS, OPEN, UNDEFINED]
+    for within in (8, 9, 11, 12, 14):  # residues alone, and with more and more of the others
+        x, y = (np.array([None] * 150, object) for _ in range(2))
+        x[:], y[:] = ([kinds[i] for i in rng.integers(within, size=150)] for _ in range(2))
+        x, y = x.reshape(50, 3), y.reshape(50, 3)
+        assert list(system.total(x)) == list(folded(system.add, x))
+        assert list(system.product(x, y)) == list(folded(system.add, over(system.multiply, x, y)))
 
 
 def test_a_softmax_is_one_whatever_stands_for_its_maximum() -> None:
