@@ -66,7 +66,8 @@ def _misfit(name: str, value: object, wanted: Any, said: object) -> ArgumentErro
     if isinstance(value, Mapping) and inner is not None:
         for key, one in value.items():
             if _fits(key, inner[0]) and not _fits(one, inner[1]):
-                return _misfit(f"{name}[{key!r}]", one, inner[1], getattr(inner[1], "__name__", inner[1]))
+                said = inner[1].__name__ if isinstance(inner[1], type) else inner[1]
+                return _misfit(f"{name}[{key!r}]", one, inner[1], said)
     whole = isinstance(value, int) and not -MOST_FLOAT < value < MOST_FLOAT
     text = f"{value:#x}" if whole else repr(value)
     text = text if len(text) <= 40 else f"{text[:40]}..."
@@ -81,6 +82,8 @@ def _hints(of: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _fits(value: object, wanted: Any) -> bool:
+    while hasattr(wanted, "__value__"):  # an alias by a `type` statement, as NumPy's are from 2.5 on
+        wanted = wanted.__value__
     origin, inner = get_origin(wanted), get_args(wanted)
     if origin in (Union, UnionType):
         return any(_fits(value, one) for one in inner)

@@ -193,6 +193,20 @@ def _math() -> Case:
     return Case("math", "functions.cu", "math", (1, 1, 1), (256, 1, 1), 0, args)
 
 
+def _quotients() -> Case:
+    """Of numbers of any size, denormals among them."""
+    rng = _rng()
+    y = (10 ** rng.uniform(-43, 38, 256) * rng.choice([-1, 1], 256)).astype(np.float32)
+    x = (y * 10 ** rng.uniform(-3, 0, 256)).astype(np.float32)
+    infinite, undefined = np.inf, np.nan
+    special = [(1, 0), (0, 0), (1, infinite), (infinite, 1e-40), (infinite, infinite), (1, undefined), (1e-40, 3e38)]
+    x[:7], y[:7] = np.array(special, np.float32).T
+    with np.errstate(all="ignore"):
+        expected = (x.astype(np.float64) / y).astype(np.float32)
+    args = (In(x), In(y), Out(expected, relative=4e-6, absolute=1e-44))
+    return Case("quotients", "functions.cu", "quotients", (1, 1, 1), (256, 1, 1), 0, args)
+
+
 def _waves() -> Case:
     """Sine and cosine, also of arguments that are reduced with many digits of pi."""
     x = np.concatenate([_rng().uniform(-8, 8, 192), _rng().uniform(1e5, 1e8, 63), [0.0]]).astype(np.float32)
@@ -458,7 +472,8 @@ def _roles() -> Case:
 
 
 AMPERE: tuple[Case, ...] = (
-    _convert(), _all_halves(), _pack(), _math(), _waves(), _vectors(), _exchanges(), _reductions(), _hand_over(),
+    _convert(), _all_halves(), _pack(), _math(), _quotients(), _waves(), _vectors(), _exchanges(), _reductions(),
+    _hand_over(),
     _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_tf32", 8), _tf32_pieces(), _ldmatrix(),
     _copies(), _hints(), _places(), _quads(), _row_sum(), _softmax(), *map(_matmul_cp_async, ("f16", "bf16")),
 )  # fmt: skip

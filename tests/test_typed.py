@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from typing_extensions import TypeAliasType
 
 import mirage_nb
-from mirage_nb.errors import LaunchError, OptionError, ShapeError
+from mirage_nb.errors import ArgumentError, LaunchError, OptionError, ShapeError
 from mirage_nb.library import export_winners, find_winners, import_winners
 from mirage_nb.search import Limits
 from mirage_nb.typed import typed
@@ -137,6 +139,23 @@ def test_what_fits_is_handed_on() -> None:
     path, pair = Path("a"), (np.int64(3), None)
     assert given(np.float32(2), pair, c=path) == (2, pair, path)
     assert given(Fraction(1, 3)) == (Fraction(1, 3), (1, None), "")
+
+
+def test_named_types_are_looked_into() -> None:
+    """As NumPy's are from 2.5 on; typing has them from Python 3.12 on."""
+    element = TypeVar("element")
+    pairs = TypeAliasType("pairs", tuple[int, int])
+    arrays = TypeAliasType("arrays", np.ndarray[Any, np.dtype[element]], type_params=(element,))
+
+    def given(a: object) -> object:
+        return a
+
+    given.__annotations__["a"] = Mapping[str, pairs | arrays[np.int64]]
+    called = typed(given)
+    assert called({"a": (1, 2), "b": np.arange(3)}) is not None
+    for wrong in ((1, 2, 3), "a", 3):
+        with pytest.raises(ArgumentError, match=r"a\['a'\] is .*\n.*it takes .*pairs"):
+            called({"a": wrong})
 
 
 def test_a_path_of_a_program_may_be_a_string(tmp_path: Path) -> None:

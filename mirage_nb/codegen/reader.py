@@ -219,8 +219,8 @@ class Reader:
         name = self.fresh(op.kind.value.lower().removeprefix("ew"))
         if op.kind is OpKind.DIV and repeated:
             place = self.loads if self.width > 1 and dims[1] is None else self.body
-            place.append(f"const float inverse_{name} = fast_reciprocal({operands[1]});")
-            self._place(dims).append(f"const float {name} = {operands[0]} * inverse_{name};")
+            place.append(f"const Divisor by_{name} = divisor({operands[1]});")
+            self._place(dims).append(f"const float {name} = {operands[0]} / by_{name};")
             return name
         self._place(dims).append(f"const float {name} = {CUDA[op.kind](operands, op.attrs)};")
         return name

@@ -84,9 +84,9 @@ def from_torch(
         is_fixed = fixed.has(node)
         if node.op != "call_function" or translation.add(node):
             continue
-        name = names_of([*read, node], names)[node]
-        if is_fixed and translation.declare(node, name):
-            constants[name] = fixed.value(node)
+        names = names_of([*names, node], names) if is_fixed else names
+        if is_fixed and translation.declare(node, names[node]):
+            constants[names[node]] = fixed.value(node)
             del translation.left[node]
         elif node.users:
             _check_dead(node, translation)

@@ -26,6 +26,7 @@ from mirage_nb.interp.modular import WORD, Arithmetic, Residues
 from mirage_nb.interp.reference import ordered
 from mirage_nb.interp.run import run_kernel, run_outputs
 from mirage_nb.ir import (
+    COMPARISONS,
     OPS,
     AccumKind,
     ApplyAttrs,
@@ -483,7 +484,7 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.ARANGE: _arange,
     OpKind.WHERE: _where,
     OpKind.MAXIMUM: lambda algebra, operands, attrs, batch: algebra.union(*aligned(operands, batch)),
-    **{kind: _comparison(kind) for kind in (OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL)},
+    **{kind: _comparison(kind) for kind in COMPARISONS},
     OpKind.CAST: lambda algebra, operands, attrs, batch: operands[0],
     OpKind.APPLY: _apply,
     OpKind.POW: _pow,

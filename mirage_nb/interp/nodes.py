@@ -21,8 +21,19 @@ from numpy.typing import NDArray
 from mirage_nb.errors import GraphError
 from mirage_nb.interp import arrays, numbers
 from mirage_nb.interp.arrays import Move
-from mirage_nb.interp.numbers import Array, Number, Operation, fmpq, folded, over
-from mirage_nb.ir import AccumKind, ApplyAttrs, ArangeAttrs, ConstAttrs, DimAttrs, OpKind, PowAttrs, WhereAttrs, formula
+from mirage_nb.interp.numbers import Array, Number, Operation, fmpq, over
+from mirage_nb.ir import (
+    COMPARISONS,
+    AccumKind,
+    ApplyAttrs,
+    ArangeAttrs,
+    ConstAttrs,
+    DimAttrs,
+    OpKind,
+    PowAttrs,
+    WhereAttrs,
+    formula,
+)
 from mirage_nb.ir.ops import Attrs, Shape
 
 Index = NDArray[np.int64]
@@ -51,8 +62,8 @@ class System(Protocol):
     def add(self) -> Operation:
         """x + y."""
 
-    def total(self, x: Array) -> Array:
-        """The sums of rows."""
+    def folded(self, operation: Operation, x: Array) -> Array:
+        """The elements of every row, folded."""
 
     def product(self, x: Array, y: Array) -> Array:
         """The sums of x * y, row by row."""
@@ -235,7 +246,7 @@ class SliceAlgebra:
             first = at // inner * (inner * x.shape[axis]) + at % inner
             self.afford(len(at) * x.shape[axis])
             rows = first[:, None] + inner * np.arange(x.shape[axis], dtype=np.int64)
-            return [rows], lambda system, xs: system.total(xs[0]) if of == ADD else folded(of(system), xs[0])
+            return [rows], lambda system, xs: system.folded(of(system), xs[0])
 
         return self.node((of, axis), shape, (x,), plan)
 
@@ -395,9 +406,7 @@ MOVES: Mapping[OpKind, Callable[..., arrays.Array]] = {
     OpKind.PAD: arrays.padded,
 }
 EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SIGMOID, OpKind.SILU})
-CHOOSING = frozenset({
-    OpKind.WHERE, OpKind.MAXIMUM, OpKind.MAX, OpKind.RESCALED_SUM, OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL,
-})  # fmt: skip
+CHOOSING = frozenset({OpKind.WHERE, OpKind.MAXIMUM, OpKind.MAX, OpKind.RESCALED_SUM, *COMPARISONS})
 PARTIAL: Mapping[OpKind, int] = {OpKind.DIV: 1, OpKind.SQRT: 0}
 PARTIAL_SCALARS: Mapping[str, int] = {"div": 1, "sqrt": 0, "log": 0}
 """The operand for some of whose numbers there is no value."""

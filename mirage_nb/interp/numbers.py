@@ -478,9 +478,9 @@ class Reals:
         """x + y."""
         return ADD
 
-    def total(self, x: Array) -> Array:
-        """The sums of rows."""
-        return folded(ADD, x)
+    def folded(self, operation: Operation, x: Array) -> Array:
+        """The elements of every row, folded."""
+        return folded(operation, x)
 
     def product(self, x: Array, y: Array) -> Array:
         """The sums of x * y, row by row."""

@@ -30,7 +30,7 @@ from mirage_nb.interp.instance import FieldInstance
 from mirage_nb.interp.modular import Residues
 from mirage_nb.interp.numbers import ONE, OPEN, UNDEFINED, ZERO, Array, Hole, Number, Operation, fmpq, strict
 from mirage_nb.interp.undrawn import splitmix
-from mirage_nb.ir import ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs
+from mirage_nb.ir import COMPARISONS, ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs
 from mirage_nb.ir.ops import Attrs
 
 Residue = tuple[int, int | None]
@@ -148,8 +148,10 @@ class Field:
         """x * y."""
         return strict(self._multiply)
 
-    def total(self, x: Array) -> Array:
-        """The sums of rows; of residues by Python's own loops, as millions come by."""
+    def folded(self, operation: Operation, x: Array) -> Array:
+        """The elements of every row, folded; sums of residues by Python's own loops, as millions come by."""
+        if operation is not self.add:
+            return numbers.folded(operation, x)
         return np.fromiter(map(self._sum, x.tolist()), object, len(x))
 
     def product(self, x: Array, y: Array) -> Array:
@@ -381,7 +383,7 @@ class Field:
             OpKind.SILU: self._silu, OpKind.SIGMOID: self._sigmoid, OpKind.MAXIMUM: self._maximum,
             OpKind.CAST: lambda x: x,
         }  # fmt: skip
-        for kind in (OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL):
+        for kind in COMPARISONS:
             known[kind] = partial(self._compared, kind)
         for kind in (OpKind.GELU, OpKind.RELU):
             known[kind] = self._opaque(kind.value, numbers.ELEMENTWISE[kind])

@@ -3,6 +3,7 @@
 from mirage_nb.ir.dtypes import DTYPE_NAMES, HALVES, DType, MemSpace, TensorType, promote
 from mirage_nb.ir.graph import BlockGraph, Input, KernelGraph, Op, Size, ThreadGraph
 from mirage_nb.ir.ops import (
+    COMPARISONS,
     OPS,
     AccumAttrs,
     AccumKind,
@@ -29,8 +30,9 @@ from mirage_nb.ir.ops import (
 )
 
 __all__ = [
-    "DTYPE_NAMES", "HALVES", "OPS", "AccumAttrs", "AccumKind", "ApplyAttrs", "ArangeAttrs", "Attrs", "BlockGraph",
-    "CastAttrs", "ClampAttrs", "ConstAttrs", "DType", "DimAttrs", "InIterAttrs", "Input", "KernelGraph", "Level",
-    "MemSpace", "Op", "OpKind", "OpSpec", "OutSaverAttrs", "PadAttrs", "PowAttrs", "RepeatAttrs", "ReshapeAttrs",
-    "Size", "SliceAttrs", "TensorType", "ThreadGraph", "Trait", "TransposeAttrs", "WhereAttrs", "promote",
+    "COMPARISONS", "DTYPE_NAMES", "HALVES", "OPS", "AccumAttrs", "AccumKind", "ApplyAttrs", "ArangeAttrs", "Attrs",
+    "BlockGraph", "CastAttrs", "ClampAttrs", "ConstAttrs", "DType", "DimAttrs", "InIterAttrs", "Input", "KernelGraph",
+    "Level", "MemSpace", "Op", "OpKind", "OpSpec", "OutSaverAttrs", "PadAttrs", "PowAttrs", "RepeatAttrs",
+    "ReshapeAttrs", "Size", "SliceAttrs", "TensorType", "ThreadGraph", "Trait", "TransposeAttrs", "WhereAttrs",
+    "promote",
 ]  # fmt: skip

@@ -30,7 +30,10 @@ _SIZE = {DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8}
 HALVES = frozenset({DType.F16, DType.BF16})
 """The types of two bytes, which tensor cores multiply."""
 
-LARGEST = {DType.F16: 65504, DType.BF16: 2**128 - 2**120, DType.F32: 2**128 - 2**104, DType.F64: 2**128 - 2**104}
+FORMATS = {DType.F16: (10, 15), DType.BF16: (7, 127), DType.F32: (23, 127), DType.F64: (52, 1023)}
+"""Digits behind the point of types, and their largest exponents."""
+LARGEST = {dtype: 2 ** (exponent + 1) - 2 ** (exponent - digits) for dtype, (digits, exponent) in FORMATS.items()}
+LARGEST[DType.F64] = LARGEST[DType.F32]
 """The largest numbers of types, of double precision the largest that constants may be."""
 
 DTYPE_NAMES: dict[str, DType] = {

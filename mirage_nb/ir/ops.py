@@ -479,3 +479,9 @@ OPS: dict[OpKind, OpSpec] = {
         _row(OpKind.PAD, 1, PadAttrs, _K, _pad, _T.VIEW, _T.LAX),
     )
 }
+COMPARISONS: dict[OpKind, ApplyAttrs] = {
+    OpKind.GREATER: ApplyAttrs("compared", "1 - step(-x)"),
+    OpKind.GREATER_EQUAL: ApplyAttrs("compared", "step(x)"),
+    OpKind.EQUAL: ApplyAttrs("compared", "step(x) * step(-x)"),
+}
+"""Comparisons; of numbers that are finite these functions of the difference are the same."""

@@ -15,7 +15,7 @@ from fractions import Fraction
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir import formula
 from mirage_nb.ir.dtypes import HALVES, DType
-from mirage_nb.ir.ops import OPS, ApplyAttrs, CastAttrs, ClampAttrs, OpKind, PowAttrs, Trait, WhereAttrs
+from mirage_nb.ir.ops import COMPARISONS, OPS, ApplyAttrs, CastAttrs, ClampAttrs, OpKind, PowAttrs, Trait, WhereAttrs
 from mirage_nb.ir.syntax import expression
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Term, Value
@@ -23,15 +23,13 @@ from mirage_nb.lang.constants import Number
 from mirage_nb.lang.limits import MAX_POWER
 from mirage_nb.lang.views import reshaped, shaped
 
-STEPS: dict[type[ast.cmpop], str] = {
-    ast.GtE: "step(x)",
-    ast.Gt: "1 - step(-x)",
-    ast.Eq: "step(x) * step(-x)",
-    ast.NotEq: "1 - step(x) * step(-x)",
-}
-"""Comparisons of a difference with zero, as formulas."""
-COMPARED = {ast.GtE: OpKind.GREATER_EQUAL, ast.Gt: OpKind.GREATER, ast.Eq: OpKind.EQUAL}
-"""The same of what may be no number, or infinite; what is not equal is the opposite."""
+COMPARED: dict[type[ast.cmpop], OpKind] = {
+    ast.GtE: OpKind.GREATER_EQUAL, ast.Gt: OpKind.GREATER, ast.Eq: OpKind.EQUAL,
+}  # fmt: skip
+"""Comparisons of what may be no number, or infinite; what is not equal is the opposite."""
+STEPS = {kind: COMPARISONS[compared].formula for kind, compared in COMPARED.items()}
+STEPS[ast.NotEq] = f"1 - {STEPS[ast.Eq]}"
+"""Comparisons of a finite difference with zero, as formulas."""
 ZERO, ONE, MINUS_ONE, HALF = (Number.of(Fraction(v)) for v in ("0", "1", "-1", "1/2"))
 
 

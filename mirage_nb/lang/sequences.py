@@ -14,7 +14,7 @@ from fractions import Fraction
 from math import inf
 
 from mirage_nb.errors import DTypeError, ProgramSizeError, ProgramSyntaxError, ShapeError
-from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
+from mirage_nb.ir.dtypes import DTYPE_NAMES, FORMATS
 from mirage_nb.lang.builder import (
     Builder,
     Callee,
@@ -150,7 +150,7 @@ def _limits(b: Builder, dtype: Result) -> Result:
     """torch.finfo and torch.iinfo; what no constant may be is left out."""
     word = dtype.value if isinstance(dtype, Text) else ""
     if word in DTYPE_NAMES:
-        digits, exponent = _FORMATS[DTYPE_NAMES[word]]
+        digits, exponent = FORMATS[DTYPE_NAMES[word]]
         top, steps = (2 - Fraction(1, 2**digits)) * 2**exponent, {"eps": Fraction(1, 2**digits)}
         least = Fraction(2, 2**exponent)
         found = steps | ({"max": top, "min": -top, "tiny": least, "smallest_normal": least} if exponent < 1000 else {})
@@ -162,10 +162,6 @@ def _limits(b: Builder, dtype: Result) -> Result:
     made = Named(map(Number.of, found.values()))
     made.names = tuple(found)
     return made
-
-
-_FORMATS = {DType.F16: (10, 15), DType.BF16: (7, 127), DType.F32: (23, 127), DType.F64: (52, 1023)}
-"""Digits behind the point of element types, and their largest exponents."""
 
 
 def _round(x: Result, digits: Result) -> Result:

@@ -152,12 +152,17 @@ def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
                 f"input {name} is {ours} in the program and {theirs} in the candidate",
                 hint="only graphs with the same inputs can be compared",
             )
-    along = [places and [places.dims[v] for v in g.outputs] for g in (program, candidate) for places in [sized(g)]]
-    if along[0] != along[1]:
+    if _sized(program) != _sized(candidate):
         raise VerificationError(
             "outputs have the size that is known at launch in other dimensions than the program's",
             hint="outputs stand in order",
         )
+
+
+def _sized(graph: KernelGraph) -> list[int | None]:
+    """Along which dimension outputs have the size that is known at launch; nothing where there is none."""
+    places = sized(graph)
+    return [] if places is None else [places.dims[v] for v in graph.outputs]
 
 
 def _shown(given: tuple[TensorType, Size | None] | None) -> str:

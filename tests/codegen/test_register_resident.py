@@ -12,6 +12,7 @@ from mirage_nb.codegen import Options, emit
 from mirage_nb.ir import DimAttrs, DType, KernelGraph, OpKind, ReshapeAttrs
 from mirage_nb.optimize import plan
 from mirage_nb.optimize.register_resident import Resident
+from mirage_nb.runtime.execution.buffers import decode, encode
 from mirage_nb.targets import TARGETS
 from tests.codegen.mugraphs import ntrans, rmsnorm, split_safe_attention
 from tests.codegen.running import TOLERANCE, draw, errors, run
@@ -112,6 +113,18 @@ def test_softmax_of_rows(dtype: DType, shape: tuple[int, ...]) -> None:
     graph, options = softmax(shape, 1 if len(shape) == 2 else 2, dtype), Options(warps=4)
     assert held(graph, options) is not None
     check(graph, options)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_rows_are_divided_by_denormals(dtype: DType) -> None:
+    """The inverse of a number below 2^-128 is infinite in f32; sampling with a temperature has met one."""
+    b = Block((tensor((4, 256), dtype), tensor((4, 1), dtype)), (4,))
+    b.save(b.op(OpKind.DIV, b.read(0, (0,)), b.read(1, (0,))), (0,))
+    graph = one_kernel("X t", b)
+    emitted = emit(graph, H200, Options(warps=2))
+    inputs = [encode(1e-39 * decode(a, dtype), dtype) for a in draw(graph)]
+    (error,) = errors(graph, emitted, inputs, run(emitted, inputs))
+    assert error < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("weighted", [False, True])

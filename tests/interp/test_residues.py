@@ -53,7 +53,7 @@ def test_sums_and_products_of_rows_are_those_of_their_elements_one_by_one() -> N
         x, y = (np.array([None] * 150, object) for _ in range(2))
         x[:], y[:] = ([kinds[i] for i in rng.integers(within, size=150)] for _ in range(2))
         x, y = x.reshape(50, 3), y.reshape(50, 3)
-        assert list(system.total(x)) == list(folded(system.add, x))
+        assert list(system.folded(system.add, x)) == list(folded(system.add, x))
         assert list(system.product(x, y)) == list(folded(system.add, over(system.multiply, x, y)))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from mirage_nb.algebra import AlgebraOptions, algebra_for, oracle_for
 from mirage_nb.errors import SearchError
-from mirage_nb.ir import OPS, AccumKind, ConstAttrs, OpKind, Trait
+from mirage_nb.ir import COMPARISONS, OPS, AccumKind, ConstAttrs, OpKind, Trait
 from mirage_nb.search.axes import Join, Prepared
 from mirage_nb.search.saturation.arithmetic import ARITHMETIC, Elements
 from mirage_nb.search.saturation.fields import Array, Field, P, Q, fingerprint, inverse, root
@@ -25,7 +25,7 @@ PART_EXTENT = 2
 OPAQUE = frozenset({OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.POW, OpKind.APPLY})
 """Unary operators outside the theory: random functions here, uninterpreted functions in the algebra."""
 
-OPAQUE_PAIRS = frozenset({OpKind.MAXIMUM, OpKind.WHERE, OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL})
+OPAQUE_PAIRS = frozenset({OpKind.MAXIMUM, OpKind.WHERE, *COMPARISONS})
 """Binary operators outside the theory: the search applies them to the operands that the program gives them."""
 
 UNARY = frozenset({OpKind.EXP, OpKind.SQRT, OpKind.SQR, OpKind.SILU, OpKind.SIGMOID}) | OPAQUE

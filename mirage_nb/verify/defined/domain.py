@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from types import MappingProxyType
 
-from mirage_nb.ir import OpKind
+from mirage_nb.ir import COMPARISONS, OpKind
 
 
 class Need(enum.Enum):
@@ -32,7 +32,7 @@ class Need(enum.Enum):
 
 TOTAL = frozenset({
     OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.SQR, OpKind.EXP, OpKind.SILU, OpKind.GELU, OpKind.SIGMOID, OpKind.RELU,
-    OpKind.CLAMP, OpKind.MAXIMUM, OpKind.WHERE, OpKind.CAST, OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL,
+    OpKind.CLAMP, OpKind.MAXIMUM, OpKind.WHERE, OpKind.CAST, *COMPARISONS,
 })  # fmt: skip
 """Elementwise operators that are defined everywhere. `POW` is asked of `power`, `APPLY` of its formula."""
 

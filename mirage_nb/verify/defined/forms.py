@@ -15,6 +15,7 @@ from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Move
 from mirage_nb.interp.run import run_kernel
 from mirage_nb.ir import (
+    COMPARISONS,
     AccumKind,
     ApplyAttrs,
     ClampAttrs,
@@ -75,7 +76,7 @@ UNARY: dict[str, Callable[[Signs], Signs]] = {
 ELEMENTWISE: dict[OpKind, Callable[[Signs], Signs]] = {
     OpKind.EXP: lambda x: ABOVE, OpKind.SIGMOID: lambda x: ABOVE, OpKind.RELU: _ROOT, OpKind.SQRT: _ROOT,
     OpKind.SQR: lambda x: times(x, x, same=True), **dict.fromkeys((OpKind.SILU, OpKind.GELU), _SAME),
-    **dict.fromkeys((OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL), lambda x: frozenset({0, 1})),
+    **dict.fromkeys(COMPARISONS, lambda x: frozenset({0, 1})),
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from mirage_nb.interp.field import MAX_POWER
 from mirage_nb.ir import (
+    COMPARISONS,
     AccumAttrs,
     AccumKind,
     ApplyAttrs,
@@ -71,10 +72,7 @@ class LaxReport:
 
 
 EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
-OPAQUE = frozenset({
-    OpKind.RELU, OpKind.GELU, OpKind.CLAMP, OpKind.APPLY, OpKind.WHERE,
-    OpKind.GREATER, OpKind.GREATER_EQUAL, OpKind.EQUAL,
-})  # fmt: skip
+OPAQUE = frozenset({OpKind.RELU, OpKind.GELU, OpKind.CLAMP, OpKind.APPLY, OpKind.WHERE, *COMPARISONS})
 MARKED = EXPONENTIALS | OPAQUE | {
     OpKind.POW, OpKind.SQRT, OpKind.MAX, OpKind.MAXIMUM, OpKind.RESCALED_SUM, OpKind.ACCUM, OpKind.CONST,
 }  # fmt: skip

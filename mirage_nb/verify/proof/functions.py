@@ -14,7 +14,7 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from mirage_nb.errors import FormatError, ProgramSizeError, ProofError
-from mirage_nb.ir import ApplyAttrs, OpKind, formula
+from mirage_nb.ir import formula
 from mirage_nb.verify.defined import domain
 from mirage_nb.verify.defined.domain import SCALAR_NEEDS, Need
 from mirage_nb.verify.proof.terms import Term, add, exp, fn, inv, mul, neg, num, sqrt, top
@@ -32,15 +32,6 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Operators of the table as formulas. A clamp is made of its limits."""
-
-COMPARED: Mapping[OpKind, ApplyAttrs] = MappingProxyType(
-    {
-        OpKind.GREATER: ApplyAttrs("compared", "1 - step(-x)"),
-        OpKind.GREATER_EQUAL: ApplyAttrs("compared", "step(x)"),
-        OpKind.EQUAL: ApplyAttrs("compared", "step(x) * step(-x)"),
-    }
-)
-"""Comparisons of real numbers as functions of their difference."""
 
 CHOICE = re.compile(r"Where(?:\(other=(-?[0-9]+(?:/[1-9][0-9]*)?)\))?")
 """The names of choices, and what stands where the condition is 0: 0 unless it is named."""

@@ -28,10 +28,10 @@ from mirage_nb.errors import GraphError, ProofError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.interp.run import run_outputs
-from mirage_nb.ir import AccumKind, ConstAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs, WhereAttrs
+from mirage_nb.ir import COMPARISONS, AccumKind, ConstAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs, WhereAttrs
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.verify.proof.axes import Part, leaves
-from mirage_nb.verify.proof.functions import COMPARED, MAX_POWER
+from mirage_nb.verify.proof.functions import MAX_POWER
 from mirage_nb.verify.proof.masked import Masked, logarithm, of_masked, raised, real
 from mirage_nb.verify.proof.picked import as_given
 from mirage_nb.verify.proof.shrunk import Sizes, shrunk
@@ -233,8 +233,8 @@ class Algebra:
                 return self.exp(first)
             case OpKind.MAXIMUM:
                 return np.maximum(first, second)
-            case OpKind.GREATER | OpKind.GREATER_EQUAL | OpKind.EQUAL:
-                return self.function((OpKind.APPLY.value, COMPARED[kind]), (first - second) % PRIME)
+            case _ if kind in COMPARISONS:
+                return self.function((OpKind.APPLY.value, COMPARISONS[kind]), (first - second) % PRIME)
             case OpKind.CAST:  # to itself, as numbers have no precision here
                 return first
             case OpKind.SQRT:

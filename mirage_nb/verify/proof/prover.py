@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from mirage_nb.errors import OptionError, ProofError
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir import COMPARISONS, KernelGraph, OpKind
 from mirage_nb.typed import typed
 from mirage_nb.verify.fields.lax import all_ops
 from mirage_nb.verify.proof.axes import BY_NUMBER
@@ -32,7 +32,6 @@ from mirage_nb.verify.proof.checker import (
     rewritten,
 )
 from mirage_nb.verify.proof.elements import element_goals
-from mirage_nb.verify.proof.functions import COMPARED
 from mirage_nb.verify.proof.known import Known
 from mirage_nb.verify.proof.properties import refuted_property
 from mirage_nb.verify.proof.rules import next_steps, steps_before
@@ -43,7 +42,7 @@ from mirage_nb.verify.proof.translate import Needs, translate
 MAX_PAIRINGS = 24
 MAX_GOAL_NODES = 20_000
 DEFINED = frozenset({
-    OpKind.SILU, OpKind.SIGMOID, OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.APPLY, OpKind.WHERE, *COMPARED,
+    OpKind.SILU, OpKind.SIGMOID, OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.APPLY, OpKind.WHERE, *COMPARISONS,
 })  # fmt: skip
 """Operators that stand for others."""
 

@@ -19,6 +19,7 @@ from fractions import Fraction
 
 from mirage_nb.errors import ProofError
 from mirage_nb.ir import (
+    COMPARISONS,
     AccumAttrs,
     AccumKind,
     ApplyAttrs,
@@ -42,7 +43,7 @@ from mirage_nb.ir.fields import write_attrs
 from mirage_nb.verify.defined import domain
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axes import Parts, Scope, leaves, scoped
-from mirage_nb.verify.proof.functions import COMPARED, of_formula, power
+from mirage_nb.verify.proof.functions import of_formula, power
 from mirage_nb.verify.proof.masked import TERMS, Masked, logarithm, of_masked, raised, real, with_weight
 from mirage_nb.verify.proof.signs import NO_FACTS, is_bit, vanishes
 from mirage_nb.verify.proof.terms import (
@@ -393,8 +394,8 @@ class Reader:
                 self._require(domain.NEEDS[op.kind], operands[-1])
             case _ if op.kind not in domain.TOTAL:
                 raise ProofError(f"it is not known where {op.kind.value} is defined")
-        if op.kind in COMPARED:
-            return self._function(Op(OpKind.APPLY, (), COMPARED[op.kind]), add(operands[0], neg(operands[1])))
+        if op.kind in COMPARISONS:
+            return self._function(Op(OpKind.APPLY, (), COMPARISONS[op.kind]), add(operands[0], neg(operands[1])))
         made = ELEMENTWISE.get(op.kind)
         return self._function(op, *operands) if made is None else made(*operands)
 
@@ -486,14 +487,8 @@ def function_name(op: Op) -> str:
 
 
 ELEMENTWISE: dict[OpKind, Callable[..., Term]] = {
-    OpKind.ADD: add,
-    OpKind.SUB: lambda a, b: add(a, neg(b)),
-    OpKind.MUL: mul,
-    OpKind.DIV: lambda a, b: mul(a, inv(b)),
-    OpKind.EXP: exp,
-    OpKind.SQR: lambda a: mul(a, a),
-    OpKind.SQRT: sqrt,
-    OpKind.CAST: lambda a: a,
-    OpKind.MAXIMUM: top,
-}
+    OpKind.ADD: add, OpKind.MUL: mul, OpKind.EXP: exp, OpKind.SQRT: sqrt, OpKind.MAXIMUM: top,
+    OpKind.SUB: lambda a, b: add(a, neg(b)), OpKind.DIV: lambda a, b: mul(a, inv(b)),
+    OpKind.SQR: lambda a: mul(a, a), OpKind.CAST: lambda a: a,
+}  # fmt: skip
 """Operators that terms have a node for; every other elementwise operator is a function known by its name."""

@@ -345,11 +345,11 @@ kernel1(const float* x0, const float* x1, const float* x2, f16* __restrict__ o0)
     }
     // output 0 = %6
     {
-      const float inverse_div_1 = fast_reciprocal(r4[0]);
+      const Divisor by_div_1 = divisor(r4[0]);
       Vec<float, 4> y;
       MIRAGE_UNROLL
       for (int v = 0; v < 4; ++v) {
-        const float div_1 = r3[v] * inverse_div_1;
+        const float div_1 = r3[v] / by_div_1;
         y[v] = div_1;
       }
       store(o0 + (block_x * 16384 + block_y * 256 + i2 * 64 + i3 * 4), from_floats<f16>(y));

@@ -45,10 +45,10 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
     {
       const float mul_1 = r4[0] * 0.000244140625f;
       const float sqrt_2 = fast_sqrt(mul_1);
-      const float inverse_div_3 = fast_reciprocal(sqrt_2);
+      const Divisor by_div_3 = divisor(sqrt_2);
       MIRAGE_UNROLL
       for (int v = 0; v < 8; ++v) {
-        const float div_3 = to_float(h0[s][v]) * inverse_div_3;
+        const float div_3 = to_float(h0[s][v]) / by_div_3;
         const float add_4 = div_3 + to_float(h1[s][v]);
         const float mul_5 = to_float(h2[s][v]) * add_4;
         const float add_6 = to_float(h1[s][v]) + mul_5;
@@ -64,18 +64,18 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
     {
       const float mul_1 = r4[0] * 0.000244140625f;
       const float sqrt_2 = fast_sqrt(mul_1);
-      const float inverse_div_3 = fast_reciprocal(sqrt_2);
+      const Divisor by_div_3 = divisor(sqrt_2);
       const float mul_7 = r7[0] * 0.000244140625f;
       const float sqrt_8 = fast_sqrt(mul_7);
-      const float inverse_div_9 = fast_reciprocal(sqrt_8);
+      const Divisor by_div_9 = divisor(sqrt_8);
       Vec<float, 8> y;
       MIRAGE_UNROLL
       for (int v = 0; v < 8; ++v) {
-        const float div_3 = to_float(h0[s][v]) * inverse_div_3;
+        const float div_3 = to_float(h0[s][v]) / by_div_3;
         const float add_4 = div_3 + to_float(h1[s][v]);
         const float mul_5 = to_float(h2[s][v]) * add_4;
         const float add_6 = to_float(h1[s][v]) + mul_5;
-        const float div_9 = add_6 * inverse_div_9;
+        const float div_9 = add_6 / by_div_9;
         y[v] = div_9;
       }
       store(o0 + (block_x * 4096 + s * 2048 + place * 8), from_floats<f16>(y));

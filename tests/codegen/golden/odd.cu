@@ -182,8 +182,8 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
       const float x4_2 = to_float(t4[i0]);
       const float mul_3 = x4_2 * 0.01f;
       const float sqrt_4 = fast_sqrt(mul_3);
-      const float inverse_div_5 = fast_reciprocal(sqrt_4);
-      const float div_5 = x6_1 * inverse_div_5;
+      const Divisor by_div_5 = divisor(sqrt_4);
+      const float div_5 = x6_1 / by_div_5;
       o0[i0 * 130 + block_x * 65 + i1] = from_float<f16>(div_5);
     }
   }

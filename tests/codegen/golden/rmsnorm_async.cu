@@ -133,11 +133,11 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, f16* __restrict_
       const float x4_2 = to_float(t4[i0]);
       const float mul_3 = x4_2 * 0.000244140625f;
       const float sqrt_4 = fast_sqrt(mul_3);
-      const float inverse_div_5 = fast_reciprocal(sqrt_4);
+      const Divisor by_div_5 = divisor(sqrt_4);
       Vec<float, 2> y;
       MIRAGE_UNROLL
       for (int v = 0; v < 2; ++v) {
-        const float div_5 = x6_1[v] * inverse_div_5;
+        const float div_5 = x6_1[v] / by_div_5;
         y[v] = div_5;
       }
       store(o0 + (i0 * 6144 + block_x * 64 + i1 * 2), from_floats<f16>(y));

@@ -66,6 +66,11 @@ extern "C" __global__ void math(const float* xs, const float* ys, float* out) {
   put(rescaled(y, maximum(NEGATIVE_INFINITY, LOWEST_FLOAT), x));
 }
 
+extern "C" __global__ void quotients(const float* xs, const float* ys, float* out) {
+  const int i = threadIdx.x;
+  out[i] = xs[i] / divisor(ys[i]);
+}
+
 extern "C" __global__ void waves(const float* xs, float* out) {
   const int i = threadIdx.x, n = blockDim.x;
   out[i] = sine(xs[i]);

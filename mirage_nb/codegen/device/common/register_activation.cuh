@@ -6,6 +6,16 @@ namespace mirage {
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LOWEST_FLOAT = -3.402823466e38f;
 
+// What many numbers are divided by. Of one below 2^-128 the inverse is infinite where the quotients need not be.
+struct Divisor {
+  float scale, inverse;
+};
+MIRAGE_DEVICE Divisor divisor(float x) {
+  const float scale = absolute(x) < 0x1p-100f ? 0x1p64f : 1.0f;
+  return {scale, fast_reciprocal(x * scale)};
+}
+MIRAGE_DEVICE float operator/(float x, Divisor by) { return x * by.scale * by.inverse; }
+
 MIRAGE_DEVICE float fast_exp(float x) { return fast_exp2(x * LOG2_E); }
 MIRAGE_DEVICE float sigmoid(float x) { return fast_reciprocal(1.0f + fast_exp(-x)); }
 MIRAGE_DEVICE float silu(float x) { return fast_divide(x, 1.0f + fast_exp(-x)); }
