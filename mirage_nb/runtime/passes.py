@@ -410,7 +410,7 @@ class Passes:
             took, before = winner.candidate.time_us, known.get(winner.candidate.digest)
             if winner.candidate.digest in known and took is not None and (before is None or took < before):
                 self.keep(winner)
-        self.ways.add(found, self.best_us)
+        self.ways.add(found)
 
     def withdraw(self, winner: Winner, error: MirageError) -> None:
         """What was timed is no winner: it is wrong or poor. For the program's own operators the next way to run them

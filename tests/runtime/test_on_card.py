@@ -104,6 +104,14 @@ def test_what_was_timed_early_is_emitted_in_other_ways_too_and_nobody_waits_for_
     assert did[0].did == ["finalists: late", *meanwhile, ways, "try", "end trials"]
 
 
+class Way(str):
+    """Stands for options, by a name; of those that start early it is "early ..."."""
+
+    @property
+    def chained(self) -> bool:
+        return self.startswith("early")
+
+
 class Timed:
     """A session whose kernels were timed: names that begin with "own" are ways of a library for the program's own
     operators, those with "poor" break on hard inputs, and those with "late" are never tried in time."""
@@ -126,7 +134,7 @@ class Timed:
             known = candidate(name if not own else "own", time_us=us)
             known = replace(known, configuration=OWN_OPERATORS, graph=PROGRAM) if own else known
             self.kept.setdefault(known.digest, replace(known, time_us=None))
-            emitted: Any = SimpleNamespace(options=name, launches=(), programs=())
+            emitted: Any = SimpleNamespace(options=Way(name), launches=(), programs=())
             origin = Origin("", PROGRAM, find_target("h200"))
             self.passes.note([Winner(known, emitted, None, b"", None, origin)])  # type: ignore[arg-type]
 
@@ -196,7 +204,7 @@ def test_for_a_librarys_way_that_breaks_the_next_one_stands_in() -> None:
 def test_what_is_timed_meanwhile_is_not_overwritten_and_is_tried() -> None:
     """A way of 161 us was timed as the budget ended, and that muGraph's first one of 45 ms, known before, was kept."""
     session = Timed(a=45829.0, own=217.0)
-    emitted: Any = SimpleNamespace(options="a, faster", launches=(), programs=())
+    emitted: Any = SimpleNamespace(options=Way("a, faster"), launches=(), programs=())
     slow = session.passes.winners["a"]
     assert session.run(replace(slow, emitted=emitted).timed(161.0)) == ["a, faster", "own"]
     assert session.tried_in_turn == ["own", "a", "a, faster"]
@@ -222,9 +230,26 @@ def test_without_time_for_pytorch_what_is_close_is_raced_alone_in_every_way(monk
     monkeypatch.setattr(on_card, "SETTLED", 3)
     session.passes.track = lambda gpu: track
     for name, us in (("plain", 2.01), ("slow", 2.2)):
-        other: Any = SimpleNamespace(options=name, launches=(), programs=())
+        other: Any = SimpleNamespace(options=Way(name), launches=(), programs=())
         session.passes.note([replace(session.passes.winners["a"], emitted=other).timed(us)])
     assert session.run() == ["plain", "c", "b", "far"] and track.raced == ["b", "a", "plain"]
     times = [w.candidate.time_us for w in session.passes.ranked]
     assert times == pytest.approx([2.1, 2.03 * 2.1 / 1.98, 2.3, 2.4 * 2.1 / 1.98])
     assert "plain" in session.tried_in_turn and "slow" not in session.tried_in_turn
+
+
+def test_what_starts_early_is_believed_when_it_was_raced() -> None:
+    """Behind a foreign kernel its short timings said 1.55 us where a race says 2.2; others were no longer looked at."""
+    session, track = Timed(early1=1.55, plain=1.9, slow=2.4), Steady(early1=2.2, plain=1.95, early_other=2.3)
+    session.passes.track = lambda gpu: track
+    other: Any = SimpleNamespace(options=Way("early_other"), launches=(), programs=())
+    session.passes.note([replace(session.passes.winners["plain"], emitted=other).timed(1.7)])
+    assert session.run() == ["plain", "early1", "slow"] and track.raced == ["plain", "early1", "early_other"]
+
+
+def test_what_starts_early_and_was_not_raced_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, track = Timed(early=1.6, a=1.9, b=1.95), Steady(a=1.92, b=1.97)
+    monkeypatch.setattr(on_card, "SETTLED", 2)
+    session.passes.track = lambda gpu: track
+    assert session.run() == ["a", "b", "early"] and track.raced == ["a", "b"]
+    assert session.passes.winners["early"].candidate.time_us == pytest.approx(2.1)

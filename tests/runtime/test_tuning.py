@@ -18,6 +18,7 @@ from mirage_nb.runtime import passes
 from mirage_nb.runtime.contest import on_card, tuning, ways
 from mirage_nb.runtime.contest.finalists import calibrated, next_ones, structure_of
 from mirage_nb.runtime.contest.timing import (
+    MOST_ROUNDS,
     Contestant,
     Lane,
     Lap,
@@ -196,6 +197,8 @@ def test_what_a_foreign_kernel_takes_is_taken_off(monkeypatch: pytest.MonkeyPatc
     quick = time_quickly(contestant, torch, 30.0, lane=Lane(torch, torch.work(90.0)))
     assert quick is not None and alone.median_us == behind.median_us == quick.median_us == pytest.approx(6.0)
     assert lined_up == [24, 16, 16, 16, 16], "as many foreign kernels as calls"
+    assert time_interleaved([contestant], torch, repeats=3)[0].repeats == 3
+    assert time_interleaved([contestant], torch, repeats=3, seconds=60.0)[0].repeats == MOST_ROUNDS
     drifting = torch.work(*(float(us) for us in range(50, 2000)))
     (steady,) = time_interleaved([contestant], torch, behind=drifting)
     assert steady.median_us == pytest.approx(6.0 + 8.0), "what it took in the replay just before"

@@ -21,7 +21,7 @@ from mirage_nb.runtime.contest.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.contest.remembered import remember
 from mirage_nb.runtime.contest.timing import ROUNDS, rounds_in
 from mirage_nb.runtime.contest.trial import Trials
-from mirage_nb.runtime.contest.ways import CLOSE
+from mirage_nb.runtime.contest.ways import CLOSE, at_most
 from mirage_nb.runtime.contest.winner import Winner
 from mirage_nb.runtime.contest.without_gpu import is_generated
 from mirage_nb.runtime.execution.compile import load_compiler
@@ -153,7 +153,7 @@ class OnCard:
 
     def _race(self, shown: Mapping[str, Winner]) -> None:
         """Time the fastest of these winners once more, by digest, in all ways that are close: the least of many short
-        timings flatters. So much it flattered those that are not raced, too."""
+        timings flatters."""
         beside = self._search.left >= RACE_SECONDS
         near = self._passes.ways.near(shown, NEAR if beside else CLOSE)[: RACED if beside else SETTLED]
         before = {winner.label: winner.candidate.time_us or math.inf for winner in near}
@@ -165,10 +165,19 @@ class OnCard:
         for winner in sorted(near, key=lambda winner: after.get(winner.label, math.inf), reverse=True):
             if winner.label in after:  # of the ways of one muGraph the fastest is kept last
                 self._passes.keep(winner.timed(after[winner.label]))
-        growth = min(after.values(), default=0.0) / min(before[label] for label in after or before)
-        for winner in self._passes.ranked if growth > 1 else ():
-            if winner.label not in after and winner.candidate.time_us is not None:
-                self._passes.keep(winner.timed(growth * winner.candidate.time_us))
+        self._correct([winner for winner in near if winner.label in after], before, after)
+
+    def _correct(self, raced: Sequence[Winner], before: Mapping[str, float], after: Mapping[str, float]) -> None:
+        """The others take longer, too, as those of their kind that were raced, or as may be."""
+        for winner in self._passes.ranked:
+            if winner.label in after or winner.candidate.time_us is None:
+                continue
+            chained = winner.emitted.options.chained
+            like = [one.label for one in raced if one.emitted.options.chained is chained]
+            growth = min(after[label] for label in like) / min(before[label] for label in like) if like else 1.0
+            us = growth * winner.candidate.time_us if like else at_most(winner)
+            if us > winner.candidate.time_us:
+                self._passes.keep(winner.timed(us))
 
     def _try(self, most: int) -> None:
         try:

@@ -136,16 +136,25 @@ class Track:
             chain = time_quickly(contestant, torch, limit_us, repeats=CHAIN_REPEATS, lane=self._back_to_back)
         return Lap(name, distance, timing, chain=chain)
 
-    def race(self, ours: Mapping[str, GpuExecutable], peers: Mapping[str, Peer], repeats: int = ROUNDS) -> list[Lap]:
+    def race(
+        self,
+        ours: Mapping[str, GpuExecutable],
+        peers: Mapping[str, Peer],
+        repeats: int = ROUNDS,
+        seconds: float = 0.0,
+    ) -> list[Lap]:
         """Check executables of muGraphs of the program, and functions of its inputs, then time those that are right in
-        turns, so often; one that fails is left out and says why. Raises LaunchError where the card fails."""
+        turns, so often, and more often until so many seconds are over (`timing.time_interleaved`); one that fails is
+        left out and says why. Raises LaunchError where the card fails."""
         with torch_errors():
             try:
-                return self._race(ours, peers, repeats)
+                return self._race(ours, peers, repeats, seconds)
             finally:
                 make_room()
 
-    def _race(self, ours: Mapping[str, GpuExecutable], peers: Mapping[str, Peer], repeats: int) -> list[Lap]:
+    def _race(
+        self, ours: Mapping[str, GpuExecutable], peers: Mapping[str, Peer], repeats: int, seconds: float
+    ) -> list[Lap]:
         laps: dict[str, Lap] = {}
         contestants: list[Contestant] = []
         entrants: dict[str, Callable[[], tuple[Calls, Sequence[Any]]]] = {
@@ -165,9 +174,9 @@ class Track:
                 contestants.append(Contestant(name, calls))
             else:
                 laps[name] = Lap(name, distance, None, "wrong or inaccurate: not timed")
-        chained = {t.name: t for t in time_interleaved(contestants, torch, repeats=repeats)}
+        chained = {t.name: t for t in time_interleaved(contestants, torch, repeats=repeats, seconds=seconds)}
         captured = [contestant for contestant in contestants if contestant.name in chained]
-        timed = time_interleaved(captured, torch, repeats=repeats, behind=self._foreign)
+        timed = time_interleaved(captured, torch, repeats=repeats, seconds=seconds, behind=self._foreign)
         behind = {t.name: t for t in timed}
         for name, chain in chained.items():
             if (timing := behind.get(name)) is not None:

@@ -39,6 +39,8 @@ SHARED = 16
 """Sets of sizes, with what is known of their tiles, that are remembered."""
 KNOWN = 4096
 """Kernels, at sizes of those before them, whose best choices are remembered."""
+DIGITS = 2
+"""Of microseconds, within which estimates are alike."""
 ALIKE = 0.99
 """Sizes are almost equal if their binary logarithms differ by less than this in all: no factor of two apart."""
 TINY_REDUCED, TINY_FREE = 8, 4
@@ -299,7 +301,8 @@ def _kernel_choices(
     each_split: bool,
     limits: Limits,
 ) -> tuple[_Choice, ...]:
-    """`limit` diverse sizes of one kernel, best first, in all or for each way in which it splits the reduced axes.
+    """`limit` diverse sizes of one kernel, best first, in all or for each way in which it splits the reduced axes. Of
+    those that are estimated alike, the ones that move long runs of memory come first.
 
     The structures of a program have few kernels among them, each many times.
     """
@@ -311,16 +314,15 @@ def _kernel_choices(
         return ()
     estimates = estimate(tiles, target)
     order = np.flatnonzero(able & _legal(estimates, target))
-    order = order[np.argsort(estimates.us[order], kind="stable")]
+    order = order[np.lexsort((tiles.runs()[order] * estimates.blocks[order], estimates.us[order].round(DIGITS)))]
     splits = np.zeros(len(order), np.intp)
     if each_split and kernel.grid:
         along = np.stack([sizes.blocks[axis][order] for axis in kernel.grid])
         splits = np.unique(along, axis=1, return_inverse=True)[1].ravel()
     logarithms = np.log2(np.stack([*sizes.blocks.values(), sizes.loop], axis=1))
     ranked = [order[splits == split] for split in range(splits.max(initial=-1) + 1)]
-    kept = np.array([index for one in ranked for index in _diverse(one, logarithms, limit)], np.intp)
-    kept = kept[np.lexsort((kept, estimates.us[kept]))]
-    return tuple(_choice(kernel, sizes, estimates, index) for index in kept.tolist())
+    kept = [index for one in ranked for index in _diverse(one, logarithms, limit)]
+    return tuple(_choice(kernel, sizes, estimates, index) for index in order[np.isin(order, kept)].tolist())
 
 
 def _fits(nbytes: Numbers, target: Target) -> Truths:

@@ -163,6 +163,12 @@ class Tiles:
         """How an input tile lies in device memory."""
         return self.sizes.once(("rows", moved.extents, moved.width), lambda: rows(*self.cut(moved)))
 
+    def runs(self) -> Numbers:
+        """Contiguous runs of device memory that a block reads and writes."""
+        known = self.outline
+        counts = [self.lying(read).count * (self.sizes.loop if read.streamed else 1.0) for read in known.reads.values()]
+        return sum((*counts, *(self.lying(saved).count for _, saved in known.saves)), start=np.zeros(self.shape))
+
     def boxes(self, value: int) -> Boxes:
         """An input tile as bulk copies."""
         moved = self.outline.reads[value]
