@@ -19,7 +19,7 @@ from mirage_nb.runtime.contest.confirm import Confirmation
 from mirage_nb.runtime.contest.finalists import unique
 from mirage_nb.runtime.contest.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.contest.remembered import remember
-from mirage_nb.runtime.contest.timing import ROUNDS, rounds_in
+from mirage_nb.runtime.contest.timing import MOST_ROUNDS, ROUNDS, rounds_in
 from mirage_nb.runtime.contest.trial import Trials
 from mirage_nb.runtime.contest.ways import CLOSE, at_most
 from mirage_nb.runtime.contest.winner import Winner
@@ -158,7 +158,7 @@ class OnCard:
         near = self._passes.ways.near(shown, NEAR if beside else CLOSE)[: RACED if beside else SETTLED]
         before = {winner.label: winner.candidate.time_us or math.inf for winner in near}
         seconds = math.inf if beside else min(SETTLE_SECONDS, self._search.left / 2)
-        rounds = int(min(ROUNDS, rounds_in(seconds, before.values())))
+        rounds = int(min(ROUNDS if beside else MOST_ROUNDS, rounds_in(seconds, before.values())))
         if not beside and (len(near) < 2 or rounds < FEWEST):
             return
         after = self._raced(near, rounds, beside)
