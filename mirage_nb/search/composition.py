@@ -21,7 +21,7 @@ from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_draft
 from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import COMPOSED, partition
-from mirage_nb.search.pieces import VIEWS, Piece, is_heavy, part_of
+from mirage_nb.search.pieces import VIEWS, Piece, behind_reshapes, is_heavy, part_of
 from mirage_nb.search.saturation.values import POST
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import small_program, tiny_extents
@@ -77,14 +77,16 @@ def library_and_fused(
     if said is program if sums else rows and not library:
         return None
     whole = {match.output for match in library}
-    parts = [
-        _computed(piece, target, limits, seed, bool(whole.intersection(piece.writes)))
-        for piece in partition(said, target, COMPOSED, library=library)
-    ]
-    if all(part.structure is None for part in parts):
+    computed: list[tuple[Part, Instance]] = []
+    for piece in partition(said, target, COMPOSED, library=library):
+        by_library = bool(whole.intersection(piece.writes))
+        ways = dict.fromkeys(((piece,), (piece,) if by_library else behind_reshapes(piece)))
+        found = [[_computed(one, target, limits, seed, by_library) for one in way] for way in ways]
+        computed += min(found, key=lambda parts: sum(instance.cost.us for _, instance in parts))
+    if all(part.structure is None for part, _ in computed):
         return None
-    assembly = Assembly.of(parts)
-    chosen = [part_instances(part, target, 1, limits)[0] for part in parts]
+    assembly = Assembly.of([part for part, _ in computed])
+    chosen = [instance for _, instance in computed]
     instance = joined(said, assembly.pieces, chosen, target)
     small = tiny_parts(assembly, instance.overhanging)
     if pairs:
@@ -125,9 +127,11 @@ def _small(
             yield small, said(small)
 
 
-def _computed(piece: Piece, target: Target, limits: Limits, seed: int, by_library: bool) -> Part:
-    """What computes a piece: a library its product, or all of it, one kernel anything else that fits one; of what only
-    moves elements, whatever takes less."""
+def _computed(
+    piece: Piece, target: Target, limits: Limits, seed: int, by_library: bool
+) -> tuple[Part, Instance]:
+    """What computes a piece, and how: a library its product, or all of it, one kernel anything else that fits one; of
+    what only moves elements, whatever takes less."""
     prepared = prepare(piece.graph, seed=seed)
     simple = bool(piece.reads) and not prepared.refused and len({*prepared.outputs}) == len(prepared.outputs)
     simple = simple and any(op.kind not in RENAMES for op in piece.graph.ops)
@@ -136,8 +140,9 @@ def _computed(piece: Piece, target: Target, limits: Limits, seed: int, by_librar
         moves = all(op.kind in MOVES for op in piece.graph.ops)
         limit = written_cost(piece.graph, target).us if moves else math.inf
         if any(draft.cost.us < limit for draft in part_drafts(fused, target, 1, limits)):
-            return fused
-    return Part(piece, prepared, None)
+            return fused, part_instances(fused, target, 1, limits)[0]
+    plain = Part(piece, prepared, None)
+    return plain, part_instances(plain, target, 1, limits)[0]
 
 
 def as_they_stand(prepared: Prepared) -> Structure:

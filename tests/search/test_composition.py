@@ -7,11 +7,13 @@ from textwrap import dedent
 import numpy as np
 from hypothesis import given
 
-from mirage_nb.codegen import LibraryCall, emit
+from mirage_nb.bench.programs import text
+from mirage_nb.codegen import LibraryCall, default_options, emit
 from mirage_nb.interp import reference
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
+from mirage_nb.optimize import plan
 from mirage_nb.predefined import matches
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.composition import (
@@ -80,6 +82,24 @@ def test_what_no_block_can_hold_is_more_than_one_kernel() -> None:
     assert composed is not None
     launches = emit(composed.instance.graph, H200).launches
     assert sum(isinstance(launch, LibraryCall) for launch in launches) == 1 and len(launches) == 3
+
+
+def test_rows_of_several_dimensions_are_one_of_the_kernel() -> None:
+    """Groups of [16, 16] were summed dimension by dimension through shared memory: 2.3 us where PyTorch took 2.1."""
+    found = library_and_fused(parse("X: f32[8, 16, 16, 16]\nreturn group_norm(X, 16)").graph, H200)
+    assert found is not None and verify(*found.small).kind is VerdictKind.FIELD
+    kinds = [op.kind for op in found.instance.graph.ops]
+    assert kinds == [OpKind.RESHAPE, OpKind.GRAPH, OpKind.RESHAPE]
+    (block,) = (op.body for op in found.instance.graph.ops if op.kind is OpKind.GRAPH)
+    assert isinstance(block, BlockGraph) and block.types[0].shape == (1, 1, 256)
+    (kernel,) = (k for k in plan(found.instance.graph, H200, default_options(H200)).kernels if k is not None)
+    assert kernel.resident is not None
+
+
+def test_rotated_halves_stay_one_kernel() -> None:
+    """A piece is taken apart from the reshapes around it only where that is estimated faster."""
+    found = library_and_fused(parse(text("liger_rope")).graph, H200)
+    assert found is not None and found.instance.cost.kernels == 1
 
 
 def test_own_operators_are_the_program_and_verified_as_such() -> None:

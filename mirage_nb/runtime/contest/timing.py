@@ -35,8 +35,8 @@ twice as much on an H200, calls of 1.9 us varied by 0.65 us instead of 0.43."""
 FOREIGN_US, SHORT_GRAPH_US = 50.0, 200.0
 """What that takes, about; and a graph of short calls, with its start."""
 ROUNDS, MOST_ROUNDS = 40, 240
-"""Replays of each contestant of a race; and of one that has time for more: behind a foreign kernel, what takes 2 us varies
-by 0.4 us from one replay to the next, and medians of 40 by a fiftieth."""
+"""Replays of each contestant of a race; and where there is time for more: behind a foreign kernel, what takes 2 us
+varies by 0.4 us from one replay to the next, and medians of 40 by a fiftieth."""
 FEW, QUICK_US = 3, 1e5
 """Replays after which a contestant that is clearly slower is timed no more; and one whose replays took so long."""
 HOPELESS, HOPELESS_US = 10.0, 500.0
