@@ -4,7 +4,7 @@ In: the operands of an operator that is about to be added. Out: its term, or tha
 is. Invariant: what is recognised computes the same over the reals; what was spelled out on the way and nobody else
 reads is dropped with the rest that no output needs.
 
-Norms and softmax need nothing here: `lang.lowering` gives them one form however they are written.
+Norms need nothing here: `lang.lowering` gives them one form however they are written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ CLOSE = 1e-6
 def multiply(b: Builder, x: Term, y: Term) -> Term:
     """x * y, or the activation that it completes."""
     for one, other in ((x, y), (y, x)):
-        if not isinstance(one, Number) and not isinstance(other, Number):
+        if isinstance(one, Number) and not isinstance(other, Number):
+            if (found := _scaled_fall(b, one, other)) is not None:
+                return found
+        elif not isinstance(one, Number) and not isinstance(other, Number):
             if (found := _silu(b, one, other) or _gelu(b, one, other)) is not None:
                 return found
     return lowering.multiply(b, *_wide_first(b, x, y))
@@ -49,6 +52,19 @@ def _wide_first(b: Builder, x: Term, y: Term) -> tuple[Term, Term]:
     if not isinstance(x, Number) and not isinstance(y, Number) and len(b.shape(x)) < len(b.shape(y)):
         return y, x
     return x, y
+
+
+def _scaled_fall(b: Builder, factor: Number, fall: Value) -> Term | None:
+    """c * x - max(c * x) for c * (x - max(x)), which some versions of PyTorch make of the softmax of c * x."""
+    op = b.definition(fall)
+    if op is None or op.kind is not OpKind.SUB or factor.sign < 0:
+        return None
+    x, top = map(Value, op.inputs)
+    highest = b.definition(top)
+    if highest is None or highest.kind is not OpKind.MAX or highest.inputs[0] != x:
+        return None
+    scaled = b.tensor(lowering.multiply(b, x, factor), "softmax")
+    return lowering.subtract(b, scaled, b.emit(OpKind.MAX, scaled, attrs=highest.attrs))
 
 
 def _silu(b: Builder, x: Value, gate: Value) -> Term | None:

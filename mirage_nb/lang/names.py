@@ -49,7 +49,7 @@ SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("contiguous", "detach", "clone", "copy", "ascontiguousarray"), "same"),
     **dict.fromkeys(("array", "asarray"), "tensor"),
     **dict.fromkeys(("astype", "to", "type"), "cast"),
-    "amax": "max", "amin": "min", "view": "reshape", "permute": "transpose", "swish": "silu", "prelu": "leaky_relu",
+    "amax": "max", "amin": "min", "view": "reshape", "permute": "transpose", "swish": "silu",
     "expand_dims": "unsqueeze", "movedim": "moveaxis", "swapdims": "swapaxes", "broadcast_to": "expand",
     "radians": "deg2rad", "degrees": "rad2deg",
     "vector_norm": "norm", "sgn": "sign", "expit": "sigmoid",

@@ -1,4 +1,5 @@
-"""What NumPy's functions of elements have beside the plain call: np.add.reduce, np.multiply.outer, where= and out=.
+"""What NumPy's functions of elements have beside the plain call: np.add.reduce, np.multiply.outer, where=, out= and
+initial=.
 
 In: calls. Out: results. Invariant: what where= leaves out is what out= holds there, or of a sum, a product and the like
 what changes nothing.
@@ -11,11 +12,11 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 from mirage_nb.errors import ProgramSyntaxError
-from mirage_nb.lang.builder import Extremes, Result, is_tensor
+from mirage_nb.lang.builder import Extremes, Infinity, Result, is_tensor
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.loops import Loops
-from mirage_nb.lang.lowering import cast
-from mirage_nb.lang.masks import where
+from mirage_nb.lang.lowering import add, cast, maximum, minimum, multiply
+from mirage_nb.lang.masks import Choice, where
 from mirage_nb.lang.views import expand, reshaped, stacked
 
 REDUCED = {
@@ -29,6 +30,12 @@ NEUTRAL = {"sum": 0, "prod": 1, "any": 0, "all": 1}
 """What stands in reductions for what where= leaves out."""
 
 
+FROM = {
+    "sum": add, "prod": multiply, "max": maximum, "amax": maximum, "min": minimum, "amin": minimum,
+}  # fmt: skip
+"""What reductions do with initial=."""
+
+
 class Ufuncs(Loops):
     """Reads calls of NumPy's functions of elements."""
 
@@ -38,7 +45,7 @@ class Ufuncs(Loops):
 
     def ufunc(self, node: ast.Call) -> Result | None:
         """A call that is more than one of its function; None for any other one."""
-        words = {k.arg: k.value for k in node.keywords if k.arg in ("where", "out") and k.arg}
+        words = {k.arg: k.value for k in node.keywords if k.arg in ("where", "out", "initial") and k.arg}
         match node.func:
             case ast.Attribute(value=ast.Attribute(value=inner, attr=name), attr="outer") if (
                 self.family(inner) is not None and len(node.args) == 2
@@ -55,9 +62,11 @@ class Ufuncs(Loops):
                 rows = self._standing(found, node.args[0])
                 call = ast.Call(reducing, [rows, *node.args[1:], *first_axis], node.keywords)
                 return self.called(ast.copy_location(call, node))
-            case ast.Attribute(value=inner, attr=name) if words and "out" not in words and name in NEUTRAL:
-                return self._reduced(node, inner, name, words["where"])
-            case ast.Attribute(value=inner) if words and self.family(inner) is not None:
+            case ast.Attribute(value=inner, attr=name) if "initial" in words and name in FROM:
+                return self._begun(node, inner, name, words)
+            case ast.Attribute(value=inner, attr=name) if "where" in words and "out" not in words and name in NEUTRAL:
+                return self._reduced(node, inner, name, words["where"], Number.of(NEUTRAL[name]))
+            case ast.Attribute(value=inner) if "initial" not in words and words and self.family(inner) is not None:
                 return self._chosen(node, words)
         return None
 
@@ -69,10 +78,25 @@ class Ufuncs(Loops):
         args = [self._standing(one, at) for one, at in zip((x, y), node.args, strict=True)]
         return self.called(ast.copy_location(ast.Call(function, args, node.keywords), node))
 
-    def _reduced(self, node: ast.Call, inner: ast.expr, name: str, mask: ast.expr) -> Result:
-        """A reduction of the elements where a mask is."""
+    def _begun(self, node: ast.Call, inner: ast.expr, name: str, words: Mapping[str, ast.expr]) -> Result:
+        """A reduction that begins with a number; where= leaves that of maxima and minima."""
+        initial = self.result(words["initial"])
+        if not isinstance(initial, Infinity) or FROM[name] is not (maximum if initial.sign < 0 else minimum):
+            initial = self.term_of(initial, words["initial"])
+        rest = [k for k in node.keywords if k.arg != "initial"]
+        call = ast.copy_location(ast.Call(node.func, node.args, rest), node)
+        if "where" in words and name not in NEUTRAL:
+            made = self._reduced(call, inner, name, words["where"], initial)
+        else:
+            made = self.called(call)
+        return made if isinstance(initial, Infinity) else self.lowered(node, "", FROM[name], made, initial)
+
+    def _reduced(
+        self, node: ast.Call, inner: ast.expr, name: str, mask: ast.expr, other: Choice
+    ) -> Result:
+        """A reduction of the elements where a mask is; what stands for the others."""
         first = inner if self.family(inner) is None else node.args[0]
-        chosen = self.lowered(node, "", where, self.term(mask), self.term(first), Number.of(NEUTRAL[name]))
+        chosen = self.lowered(node, "", where, self.term(mask), self.term(first), other)
         standing, rest = self._standing(chosen, first), [k for k in node.keywords if k.arg != "where"]
         args = node.args if first is inner else [standing, *node.args[1:]]
         function = ast.copy_location(ast.Attribute(standing if first is inner else inner, name), node)

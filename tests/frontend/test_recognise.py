@@ -28,11 +28,20 @@ def rms(x: Any, gain: Any) -> Any:
     return gain * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
 
 
+
+
+def fallen(x: torch.Tensor, factor: float) -> torch.Tensor:
+    """The softmax of factor * x as Inductor of PyTorch 2.11 says it."""
+    raised = torch.exp((x - x.amax(-1, keepdim=True)) * factor)
+    return raised / raised.sum(-1, keepdim=True)
+
+
 PAIRS: list[tuple[str, Callable[..., Any], str]] = [
     ("rms_norm", lambda x, g, w, b, u: F.rms_norm(x, (64,), g, 1e-5) @ w, "rms_norm(X, G, eps=1e-5) @ W"),
     ("spelled rms_norm", lambda x, g, w, b, u: rms(x, g) @ w, "rms_norm(X, G, eps=1e-5) @ W"),
     ("layer_norm", lambda x, g, w, b, u: F.layer_norm(x, (64,), g, b, 1e-5) @ w, "layer_norm(X, G, B, eps=1e-5) @ W"),
     ("softmax", lambda x, g, w, b, u: torch.softmax(x * 0.125, -1) @ w, "softmax(X * 0.125) @ W"),
+    ("scaled fall", lambda x, g, w, b, u: fallen(x, 0.125) @ w, "softmax(X * 0.125) @ W"),
     ("silu", lambda x, g, w, b, u: F.silu(x @ w) * (x @ u), "silu(X @ W) * (X @ U)"),
     ("gelu", lambda x, g, w, b, u: F.gelu(x @ w) * (x @ u), "gelu(X @ W) * (X @ U)"),
     ("sigmoid", lambda x, g, w, b, u: torch.sigmoid(x @ w) * (x @ u), "sigmoid(X @ W) * (X @ U)"),

@@ -172,6 +172,10 @@ X[:, torch.arange(3) * 2] | N[..., torch.arange(3) % 2] | N[:, torch.arange(3)] 
 np.nanmax(np.log(X), axis=1) | np.nanmin(np.log(X)) * v | np.choose(np.arange(6) % 2, [v, u]) | np.modf(X * 3)[1]
 np.fmin(X, np.log(Y)) | np.diff(X, n=2) | np.repeat(v, 2) * 2 | np.logspace(0, 1, 6) * v | np.atleast_2d(v) + X
 np.maximum.reduce([X, Y, -X]) | np.add.reduce([X, Y]) + 1
+np.max(X, axis=1, initial=0.5) | np.sum(X, axis=0, initial=2.0, where=Y > 0) | F.prelu(N, c)
+np.min(X, axis=0, initial=np.inf) | np.max(X, axis=1, initial=-np.inf, where=Y > -9) | np.prod(X, axis=1, initial=0.5)
+np.min(X, axis=1, initial=0.25, where=Y > 0) | F.prelu(X, v) | F.prelu(X, v[:1]) | np.append(X, Y, axis=0)
+np.append(X, v)
 np.array_equal(X, Y) * X | np.allclose(X, X + 1e-9) * X | np.invert(X > 0) * X | X[np.arange(4)[:, None], np.arange(3)]
 np.around(X * 2.5) | np.arcsinh(X) | np.arctanh(X / 2) | np.arccosh(p + 1)
 np.trapezoid(X, axis=0) | np.trapezoid(X, dx=0.5) | np.trapezoid(X, np.arange(6) * 2.0)
