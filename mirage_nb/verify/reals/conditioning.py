@@ -10,6 +10,7 @@ that rounds about as often as the program is off by about as much. Infinite: a v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from mirage_nb.interp.reference import SCALARS, FloatAlgebra
 from mirage_nb.interp.run import run_block
 from mirage_nb.ir import OPS, ApplyAttrs, BlockGraph, DType, KernelGraph, Op, OpKind, Trait, formula
+from mirage_nb.ir.dtypes import FORMATS
 from mirage_nb.verify.reals.rounding import LARGEST, SMALLEST, rounded
 
 Array = NDArray[Any]
@@ -119,8 +121,10 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType]) -> list[_Tens
     exact = _EXACT.apply(op.kind, [t.exact for t in operands], op.attrs, 0)
     (dtype,) = dtypes
     moved = Trait.VIEW in OPS[op.kind].traits and all(t.dtype is dtype for t in operands)
-    if all(t.deviation is None for t in operands) and op.kind not in STEEP and (moved or _holds(dtype, exact)):
-        return [_Tensor(exact, dtype)]
+    if all(t.deviation is None for t in operands) and op.kind not in STEEP:
+        summed = op.kind not in LINEAR or _sums_exactly(op, operands, dtype)
+        if moved or (summed and _holds(dtype, exact)):
+            return [_Tensor(exact, dtype)]
     written = op.attrs.formula if isinstance(op.attrs, ApplyAttrs) else WRITTEN.get(op.kind)
     if written is not None:
         squares = _of_formula(written, operands[0], dtype)
@@ -135,6 +139,25 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType]) -> list[_Tens
 def _holds(dtype: DType, exact: Array) -> bool:
     """Whether the type has all of these numbers."""
     return bool(np.array_equal(rounded(exact, dtype), exact, equal_nan=True))
+
+
+def _sums_exactly(op: Op, operands: Sequence[_Tensor], dtype: DType) -> bool:
+    """Whether sums come out exactly in any order and grouping: the terms are multiples of one number, of which no
+    partial sum has too many. 128 times one number may fit its type where three times it does not."""
+    terms = _EXACT.apply(op.kind, [np.abs(t.exact) for t in operands], op.attrs, 0)
+    units = [_unit(t.exact) for t in operands]
+    half = len(units) // 2  # the operands of products: those on the left, then those on the right
+    unit = min(map(math.prod, zip(units[:half], units[half:], strict=True))) if half else units[0]
+    digits, _ = FORMATS[DType.F64 if dtype is DType.F64 else DType.F32]
+    return bool(np.all(np.where(np.isfinite(terms), terms, 0.0) <= 2.0 ** (digits + 1) * unit))
+
+
+def _unit(values: Array) -> float:
+    """The largest power of two of which all finite numbers are multiples; infinite where all are 0."""
+    mantissa, exponent = np.frexp(np.where(np.isfinite(values), values, 0.0))
+    digits = np.asarray(np.ldexp(np.abs(mantissa), 53), np.int64)
+    lowest = np.where(digits == 0, np.inf, np.ldexp((digits & -digits).astype(np.float64), exponent - 53))
+    return float(np.min(lowest, initial=np.inf))
 
 
 def _lost(op: Op, operands: Sequence[_Tensor], exact: Array, dtype: DType) -> Array:
