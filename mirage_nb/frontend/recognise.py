@@ -57,7 +57,7 @@ def _wide_first(b: Builder, x: Term, y: Term) -> tuple[Term, Term]:
 def _scaled_fall(b: Builder, factor: Number, fall: Value) -> Term | None:
     """c * x - max(c * x) for c * (x - max(x)), which some versions of PyTorch make of the softmax of c * x."""
     op = b.definition(fall)
-    if op is None or op.kind is not OpKind.SUB or factor.sign < 0:
+    if op is None or op.kind is not OpKind.SUB or factor.nearest <= 0:
         return None
     x, top = map(Value, op.inputs)
     highest = b.definition(top)

@@ -28,8 +28,6 @@ REDUCED = {
 """What np.add.reduce(x) and its like are, which go over the first axis."""
 NEUTRAL = {"sum": 0, "prod": 1, "any": 0, "all": 1}
 """What stands in reductions for what where= leaves out."""
-
-
 FROM = {
     "sum": add, "prod": multiply, "max": maximum, "amax": maximum, "min": minimum, "amin": minimum,
 }  # fmt: skip
@@ -91,9 +89,7 @@ class Ufuncs(Loops):
             made = self.called(call)
         return made if isinstance(initial, Infinity) else self.lowered(node, "", FROM[name], made, initial)
 
-    def _reduced(
-        self, node: ast.Call, inner: ast.expr, name: str, mask: ast.expr, other: Choice
-    ) -> Result:
+    def _reduced(self, node: ast.Call, inner: ast.expr, name: str, mask: ast.expr, other: Choice) -> Result:
         """A reduction of the elements where a mask is; what stands for the others."""
         first = inner if self.family(inner) is None else node.args[0]
         chosen = self.lowered(node, "", where, self.term(mask), self.term(first), other)

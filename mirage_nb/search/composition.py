@@ -127,9 +127,7 @@ def _small(
             yield small, said(small)
 
 
-def _computed(
-    piece: Piece, target: Target, limits: Limits, seed: int, by_library: bool
-) -> tuple[Part, Instance]:
+def _computed(piece: Piece, target: Target, limits: Limits, seed: int, by_library: bool) -> tuple[Part, Instance]:
     """What computes a piece, and how: a library its product, or all of it, one kernel anything else that fits one; of
     what only moves elements, whatever takes less."""
     prepared = prepare(piece.graph, seed=seed)

@@ -168,7 +168,7 @@ class OnCard:
         self._correct([winner for winner in near if winner.label in after], before, after)
 
     def _correct(self, raced: Sequence[Winner], before: Mapping[str, float], after: Mapping[str, float]) -> None:
-        """The others take longer, too, as those of their kind that were raced, or as may be."""
+        """What was not raced takes as much longer as what was of its kind; where nothing was, what it may at most."""
         for winner in self._passes.ranked:
             if winner.label in after or winner.candidate.time_us is None:
                 continue

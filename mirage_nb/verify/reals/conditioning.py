@@ -122,8 +122,7 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType]) -> list[_Tens
     (dtype,) = dtypes
     moved = Trait.VIEW in OPS[op.kind].traits and all(t.dtype is dtype for t in operands)
     if all(t.deviation is None for t in operands) and op.kind not in STEEP:
-        summed = op.kind not in LINEAR or _sums_exactly(op, operands, dtype)
-        if moved or (summed and _holds(dtype, exact)):
+        if moved or (_holds(dtype, exact) and (op.kind not in LINEAR or _sums_exactly(op, operands, dtype))):
             return [_Tensor(exact, dtype)]
     written = op.attrs.formula if isinstance(op.attrs, ApplyAttrs) else WRITTEN.get(op.kind)
     if written is not None:
