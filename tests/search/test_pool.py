@@ -31,6 +31,12 @@ def there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+@pytest.fixture(autouse=True)
+def cores() -> None:
+    """Nobody else has any of the machine's: a session of another test may still be ending."""
+    assert until(lambda: not pool.CORES._used)
+
+
 @pytest.fixture
 def workers() -> Iterator[Workers]:
     found = Workers(2)
