@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 OURS = "mirage_nb"
 RACE_SECONDS = 0.6
-"""What a race takes at least, back to back and behind a foreign kernel each."""
+"""So long a race goes on with calls back to back, and with calls behind a foreign kernel, if they are short."""
 Row = dict[str, Any]
 
 

@@ -80,7 +80,9 @@ def library_and_fused(
     computed: list[tuple[Part, Instance]] = []
     for piece in partition(said, target, COMPOSED, library=library):
         by_library = bool(whole.intersection(piece.writes))
-        ways = dict.fromkeys(((piece,), (piece,) if by_library else behind_reshapes(piece)))
+        ways: list[tuple[Piece, ...]] = [(piece,)]
+        if not by_library and len(apart := behind_reshapes(piece)) > 1:
+            ways.append(apart)
         found = [[_computed(one, target, limits, seed, by_library) for one in way] for way in ways]
         computed += min(found, key=lambda parts: sum(instance.cost.us for _, instance in parts))
     if all(part.structure is None for part, _ in computed):

@@ -28,8 +28,6 @@ def rms(x: Any, gain: Any) -> Any:
     return gain * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
 
 
-
-
 def fallen(x: torch.Tensor, factor: float) -> torch.Tensor:
     """The softmax of factor * x as Inductor of PyTorch 2.11 says it."""
     raised = torch.exp((x - x.amax(-1, keepdim=True)) * factor)

@@ -56,6 +56,7 @@ SAME: list[tuple[str, str]] = [
     ("lax.slice_in_dim(X, 1, 6, 2, axis=1)", "X[:, 1:6:2]"),
     ("sum([tl.dot(X[:, i:i + 2], X.T[i:i + 2]) for i in tl.static_range(0, 6, 2)])", "X @ X.T"),
     ("tl.softmax(X) + tl.cumsum(X)", "softmax(X, 0) + cumsum(X, 0)"),
+    ("F.prelu(X - 0.5, 0.25) + F.prelu(N - 0.5, 0.25)", "leaky_relu(X - 0.5, 0.25) + leaky_relu(N - 0.5, 0.25)"),
 ]  # fmt: skip
 
 

@@ -134,7 +134,7 @@ def time_interleaved(
     torch.cuda.synchronize()
     until = time.monotonic() + seconds
     for number in range(max(repeats, MOST_ROUNDS)):
-        if number >= repeats and time.monotonic() > until:
+        if number >= repeats and time.monotonic() >= until:
             break
         alone = lane.alone()
         for name, replay in captured:

@@ -160,7 +160,7 @@ class Tiles:
         return found
 
     def lying(self, moved: Moved) -> Rows:
-        """How an input tile lies in device memory."""
+        """How a tile that is read or saved lies in device memory."""
         return self.sizes.once(("rows", moved.extents, moved.width), lambda: rows(*self.cut(moved)))
 
     def runs(self) -> Numbers:

@@ -135,6 +135,11 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType]) -> list[_Tens
     return [_Tensor(exact, dtype, np.where(np.isnan(deviation), np.inf, deviation))]
 
 
+def _computed_in(dtype: DType) -> DType:
+    """The type of registers and sums for results of this one."""
+    return DType.F64 if dtype is DType.F64 else DType.F32
+
+
 def _holds(dtype: DType, exact: Array) -> bool:
     """Whether the type has all of these numbers."""
     return bool(np.array_equal(rounded(exact, dtype), exact, equal_nan=True))
@@ -147,7 +152,7 @@ def _sums_exactly(op: Op, operands: Sequence[_Tensor], dtype: DType) -> bool:
     units = [_unit(t.exact) for t in operands]
     half = len(units) // 2  # the operands of products: those on the left, then those on the right
     unit = min(map(math.prod, zip(units[:half], units[half:], strict=True))) if half else units[0]
-    digits, _ = FORMATS[DType.F64 if dtype is DType.F64 else DType.F32]
+    digits, _ = FORMATS[_computed_in(dtype)]
     return bool(np.all(np.where(np.isfinite(terms), terms, 0.0) <= 2.0 ** (digits + 1) * unit))
 
 
@@ -167,7 +172,7 @@ def _lost(op: Op, operands: Sequence[_Tensor], exact: Array, dtype: DType) -> Ar
         square += SMALLEST[dtype] ** 2
     if op.kind in LINEAR:
         terms = _EXACT.apply(op.kind, [np.abs(t.exact) for t in operands], op.attrs, 0)
-        unit = ACCUMULATION[DType.F64 if dtype is DType.F64 else DType.F32]
+        unit = ACCUMULATION[_computed_in(dtype)]
         square = square + (unit * np.where(np.isfinite(terms), terms, 0.0)) ** 2
     return square
 
@@ -179,7 +184,7 @@ def _carried(op: Op, operands: Sequence[_Tensor], exact: Array) -> Array:
         deviation = operand.deviation
         if op.kind in STEEP:
             size = np.where(np.isfinite(operand.exact), np.abs(operand.exact), 0.0)
-            unit = ACCUMULATION[DType.F64 if operand.dtype is DType.F64 else DType.F32]
+            unit = ACCUMULATION[_computed_in(operand.dtype)]
             deviation = np.hypot(_deviation(operand), unit * size)
         if deviation is None:
             continue
@@ -196,7 +201,7 @@ def _carried(op: Op, operands: Sequence[_Tensor], exact: Array) -> Array:
 
 def _of_formula(text: str, operand: _Tensor, dtype: DType) -> Array:
     """The variance of a formula, whose primitives are evaluated one after the other in f32 (f64 for f64)."""
-    unit = ROUNDING[DType.F64 if dtype is DType.F64 else DType.F32]
+    unit = ROUNDING[_computed_in(dtype)]
     start = (operand.exact, np.broadcast_to(_deviation(operand), operand.exact.shape))
     primitives = {name: _primitive(function, unit) for name, function in SCALARS.items()}
 
