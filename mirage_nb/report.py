@@ -85,7 +85,10 @@ def _winner_lines(session: Session, winner: Winner) -> list[str]:
             )
     lines.append(f"executed on {winner.executable.device}: relative error {winner.report.measured} against float64")
     if winner.candidate.time_us is not None:
-        lines.append(f"time: {winner.candidate.time_us:.2f} us (median, back to back or behind others: the longer)")
+        chain_us = winner.candidate.chain_us
+        how = "median, back to back or behind others: the longer"
+        how += f"; back to back {chain_us:.2f} us" if chain_us is not None else ""
+        lines.append(f"time: {winner.candidate.time_us:.2f} us ({how})")
     else:
         lines.append(f"time: not measured here; the cost model estimates {winner.candidate.estimate_us:.2f} us")
     for lap in session.baselines:
@@ -145,6 +148,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "verdict": _verdict(candidate.verdict),
         "estimate_us": round(candidate.estimate_us, 3),
         "time_us": candidate.time_us,
+        "chain_us": candidate.chain_us,
         "error": candidate.error,
         "executed_on": candidate.executed_on or None,
         "note": candidate.note or None,

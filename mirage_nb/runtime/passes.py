@@ -389,11 +389,11 @@ class Passes:
         compared with float64 on random inputs of the card before. Raises LaunchError."""
         running = cast("GpuExecutable", winner.executable)
         lap = track.lap(winner.label, running, SLOW * self.best_us, winner.is_own)
-        if lap.us is None:
+        if lap.us is None or (timed := winner.as_in(lap)) is None:
             raise LaunchError(lap.note)
         with self._guard:
             self.timed = (*self.timed, Timed(time.monotonic() - self.made, winner.candidate.digest, lap.us))
-        return winner.compared(lap.error or 0.0).timed(lap.us)
+        return timed.compared(lap.error or 0.0)
 
     # -- what is known ------------------------------------------------------------------------------
 
@@ -405,9 +405,9 @@ class Passes:
         """Keep what is faster than it was before, for everybody to see."""
         found = [winner for winner in winners if not self.is_withdrawn(winner)]
         self.search.offer([winner.candidate for winner in found])  # the search may have better ones meanwhile
-        known = {c.digest: c.time_us for c in self.search.candidates()}
+        known = {c.digest: c.pace for c in self.search.candidates()}
         for winner in found:
-            took, before = winner.candidate.time_us, known.get(winner.candidate.digest)
+            took, before = winner.candidate.pace, known.get(winner.candidate.digest)
             if winner.candidate.digest in known and took is not None and (before is None or took < before):
                 self.keep(winner)
         self.ways.add(found)

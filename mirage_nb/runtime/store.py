@@ -442,8 +442,7 @@ def _fits(graph: KernelGraph, program: KernelGraph) -> bool:
 def _numbers(candidate: Candidate) -> Iterator[float]:
     """What candidates are ranked by, microseconds."""
     yield candidate.estimate_us
-    if candidate.time_us is not None:
-        yield candidate.time_us
+    yield from (us for us in (candidate.time_us, candidate.chain_us) if us is not None)
     if candidate.before is not None:
         yield candidate.before.us
 

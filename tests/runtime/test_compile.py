@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,16 @@ def test_a_cubin_says_what_its_kernels_take(arch: str, settings: Settings) -> No
     assert cubin.usage["turn"].static_shared_bytes == 256
     assert cubin.usage["fill"].static_shared_bytes == 0
     assert all(0 < usage.registers < 40 for usage in cubin.usage.values())
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_cubin_ends_where_its_tables_say(arch: str, settings: Settings) -> None:
+    """CuPy gives it without its last byte: what was emitted into a file was no ELF file to any tool."""
+    data = compile_cubin(SOURCE, arch, ONE, settings=settings).data
+    tables = struct.unpack_from("<QQ", data, 32)  # of program headers and of section headers: where, size of one, count
+    sizes = struct.unpack_from("<HHHH", data, 54)
+    ends = [tables[0] + sizes[0] * sizes[1], tables[1] + sizes[2] * sizes[3]]
+    assert max(ends) <= len(data) < max(ends) + 8
 
 
 def test_spills_are_reported(settings: Settings) -> None:

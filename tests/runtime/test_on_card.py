@@ -238,6 +238,24 @@ def test_without_time_for_pytorch_what_is_close_is_raced_alone_in_every_way(monk
     assert "plain" in session.tried_in_turn and "slow" not in session.tried_in_turn
 
 
+def test_of_what_takes_as_long_behind_others_the_faster_back_to_back_wins() -> None:
+    """Ten ways to compute a SELU take 1.9 us behind a foreign kernel, 1.56 to 1.94 back to back; one of 1.94 won."""
+    session = Timed(a=2.0, b=2.0, far=2.4)
+
+    def race(ours: Any, peers: Any, repeats: int) -> list[Lap]:
+        times = {"a": (1.93, 1.91), "b": (1.95, 1.56), "far": (2.3, 0.9)}
+        found = ((label, *times[label.split()[-1]]) for label in ours)
+        return [
+            Lap(label, 0.0, Timing(label, us, us, us, 9), chain=Timing(label, chain, chain, chain, 9))
+            for label, us, chain in found
+        ]
+
+    session.passes.track = lambda gpu: SimpleNamespace(race=race)
+    assert session.run() == ["b", "a", "far"]
+    times = [(w.candidate.time_us, w.candidate.chain_us) for w in session.passes.ranked]
+    assert times[:2] == [(1.95, 1.56), (1.93, 1.91)]
+
+
 def test_what_starts_early_is_believed_when_it_was_raced() -> None:
     """Behind a foreign kernel its short timings said 1.55 us where a race says 2.2; others were no longer looked at."""
     session, track = Timed(early1=1.55, plain=1.9, slow=2.4), Steady(early1=2.2, plain=1.95, early_other=2.3)

@@ -21,7 +21,7 @@ from mirage_nb.runtime.contest.heats import COMPILE_SECONDS, Heats, told
 from mirage_nb.runtime.contest.remembered import remember
 from mirage_nb.runtime.contest.timing import MOST_ROUNDS, ROUNDS, rounds_in
 from mirage_nb.runtime.contest.trial import Trials
-from mirage_nb.runtime.contest.ways import CLOSE, at_most
+from mirage_nb.runtime.contest.ways import CLOSE, hasty_us
 from mirage_nb.runtime.contest.winner import Winner
 from mirage_nb.runtime.contest.without_gpu import is_generated
 from mirage_nb.runtime.execution.compile import load_compiler
@@ -161,23 +161,23 @@ class OnCard:
         rounds = int(min(ROUNDS if beside else MOST_ROUNDS, rounds_in(seconds, before.values())))
         if not beside and (len(near) < 2 or rounds < FEWEST):
             return
-        after = self._raced(near, rounds, beside)
-        for winner in sorted(near, key=lambda winner: after.get(winner.label, math.inf), reverse=True):
-            if winner.label in after:  # of the ways of one muGraph the fastest is kept last
-                self._passes.keep(winner.timed(after[winner.label]))
-        self._correct([winner for winner in near if winner.label in after], before, after)
+        raced = self._raced(near, rounds, beside)
+        for winner in sorted(raced, key=lambda winner: winner.candidate.rank, reverse=True):
+            self._passes.keep(winner)  # of the ways of one muGraph the fastest is kept last
+        self._correct(raced, before)
 
-    def _correct(self, raced: Sequence[Winner], before: Mapping[str, float], after: Mapping[str, float]) -> None:
+    def _correct(self, raced: Sequence[Winner], before: Mapping[str, float]) -> None:
         """What was not raced takes as much longer as what was of its kind; where nothing was, what it may at most."""
+        after = {winner.label: winner.candidate.time_us or math.inf for winner in raced}
         for winner in self._passes.ranked:
-            if winner.label in after or winner.candidate.time_us is None:
+            if winner.label in after or (took := winner.candidate.time_us) is None:
                 continue
             chained = winner.emitted.options.chained
             like = [one.label for one in raced if one.emitted.options.chained is chained]
             growth = min(after[label] for label in like) / min(before[label] for label in like) if like else 1.0
-            us = growth * winner.candidate.time_us if like else at_most(winner)
-            if us > winner.candidate.time_us:
-                self._passes.keep(winner.timed(us))
+            us = growth * took if like else took + hasty_us(winner)
+            if us > took:
+                self._passes.keep(winner.timed(us, winner.candidate.chain_us))
 
     def _try(self, most: int) -> None:
         try:
@@ -192,25 +192,26 @@ class OnCard:
             if best.label in self._passes.tried and is_generated(best.candidate.graph):
                 remember(best, self._search.target, self._gpu)
 
-    def _raced(self, winners: Sequence[Winner], rounds: int, beside: bool) -> dict[str, float]:
-        """The times of winners in one race, in turns, `beside` PyTorch; none without it. Raises LaunchError."""
+    def _raced(self, winners: Sequence[Winner], rounds: int, beside: bool) -> list[Winner]:
+        """Winners with their times in one race, in turns, `beside` PyTorch; none without it. Raises LaunchError."""
         try:
             from mirage_nb.runtime.contest.race import doubt, pytorch_peers
         except ImportError:  # it was told
-            return {}
+            return []
 
         self._passes.stage = "timing"
         entries: dict[str, Any] = {winner.label: winner.executable for winner in winners}
         with self._passes.turn(self._gpu):
             if (track := self._passes.track(self._gpu)) is None:
-                return {}
+                return []
             laps = track.race(entries, pytorch_peers(self._search.program) if beside else {}, rounds)
         if beside:
             self._passes.baselines = tuple(lap for lap in laps if lap.name not in entries)
         doubtful = doubt(laps, self._gpu)
         if doubtful is not None:
             self._search.tell(doubtful)
-        return {lap.name: lap.us for lap in laps if lap.us is not None and lap.name in entries}
+        by_label = {lap.name: lap for lap in laps}
+        return [timed for winner in winners if (timed := winner.as_in(by_label[winner.label])) is not None]
 
 
 def met(passes: Passes, gpu: Gpu, trials: Trials, ended: float) -> None:

@@ -34,7 +34,7 @@ class Ways:
         with self._guard:
             held = [*self._held.values(), *winners]
             best = min(map(at_most, held), default=math.inf)
-            self._held = {w.label: w for w in held if _is_own(w) or _us(w) <= CLOSE * best}
+            self._held = {w.label: w for w in held if _is_own(w) or _pace(w) <= CLOSE * best}
 
     def learn(self, winner: Winner) -> None:
         """What is known of one by now."""
@@ -53,12 +53,13 @@ class Ways:
         """The winners within this factor of the best, by their digests, and other ways to emit them that are close to
         it, the surely fastest first."""
         best = min(map(at_most, winners.values()), default=math.inf)
-        found = [winner for winner in winners.values() if _us(winner) <= factor * best]
+        found = [winner for winner in winners.values() if _pace(winner) <= factor * best]
         with self._guard:
             ways = [(way, winners.get(way.candidate.digest)) for way in self._held.values()]
         for way, winner in ways:
-            if winner is not None and winner.label != way.label and _us(way) <= CLOSE * best:
-                found.append(replace(way, candidate=winner.candidate).timed(_us(way)))
+            if winner is not None and winner.label != way.label and _pace(way) <= CLOSE * best:
+                times = way.candidate.time_us, way.candidate.chain_us
+                found.append(replace(way, candidate=winner.candidate).timed(*times))
         return sorted(found, key=lambda way: (at_most(way), way.candidate.rank))
 
 
@@ -66,10 +67,15 @@ def _is_own(winner: Winner) -> bool:
     return winner.candidate.configuration == OWN_OPERATORS
 
 
-def _us(winner: Winner) -> float:
-    return winner.candidate.time_us or math.inf
+def _pace(winner: Winner) -> float:
+    return winner.candidate.pace or math.inf
+
+
+def hasty_us(winner: Winner) -> float:
+    """What its time may be too short by."""
+    return HASTY_US if winner.emitted.options.chained else 0.0
 
 
 def at_most(winner: Winner) -> float:
-    """Its microseconds, however short its timing was."""
-    return _us(winner) + (HASTY_US if winner.emitted.options.chained else 0.0)
+    """What it is ranked by, if its timing was as much too short as that may be."""
+    return _pace(winner) + hasty_us(winner)

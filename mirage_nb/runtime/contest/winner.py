@@ -17,6 +17,7 @@ from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import Lines, print_graph
+from mirage_nb.runtime.contest.timing import Lap
 from mirage_nb.runtime.contest.trial import Outcome
 from mirage_nb.runtime.execution.buffers import ordered
 from mirage_nb.runtime.execution.compile import Cubin
@@ -115,9 +116,15 @@ class Winner:
         """The same with what its runs showed. Raises as `judged` does."""
         return Winner.judged(self.candidate, self.emitted, self.executable, self.cubin, outcome, self.origin)
 
-    def timed(self, us: float) -> Winner:
-        """The same with the microseconds that it took."""
-        return replace(self, candidate=replace(self.candidate, time_us=us))
+    def timed(self, us: float | None, chain_us: float | None = None) -> Winner:
+        """The same with the microseconds that it took, and took back to back."""
+        return replace(self, candidate=replace(self.candidate, time_us=us, chain_us=chain_us))
+
+    def as_in(self, lap: Lap) -> Winner | None:
+        """The same with the times of a lap; None if it was not timed."""
+        if lap.us is None:
+            return None
+        return self.timed(lap.us, lap.chain.median_us if lap.chain is not None else None)
 
     def compared(self, error: float) -> Winner:
         """The same with the relative error that a comparison with float64 on random inputs of the card showed."""

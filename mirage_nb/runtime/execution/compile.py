@@ -132,11 +132,17 @@ def _compile(nvrtc: Any, source: str, arch: str, options: Sequence[str]) -> tupl
     try:
         try:
             nvrtc.compileProgram(program, list(flags))
-            return cast(bytes, nvrtc.getCUBIN(program)), _log(nvrtc, program)
+            return _whole(nvrtc.getCUBIN(program)), _log(nvrtc, program)
         except nvrtc.NVRTCError as error:
             raise CompileError(f"NVRTC rejects the kernel for {arch}\n{relevant(_log(nvrtc, program))}") from error
     finally:
         nvrtc.destroyProgram(program)
+
+
+def _whole(cubin: bytes) -> bytes:
+    """A cubin with the zero at its end, which CuPy takes for the end of a text: its parts begin and end at multiples of
+    8 bytes. Drivers do without it, `cuobjdump` and `nvdisasm` do not."""
+    return cubin.ljust(-(-len(cubin) // 8) * 8, b"\0")
 
 
 def _log(nvrtc: Any, program: Any) -> str:
