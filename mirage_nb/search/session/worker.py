@@ -28,7 +28,7 @@ from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import screen
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
-INSTANCES_PER_STRUCTURE = 4
+INSTANCES_PER_STRUCTURE = 6
 KEPT_INSTANCES = 64
 """Candidates that one configuration hands over in the end, best estimates first."""
 KEPT_REJECTED = 8
