@@ -28,7 +28,8 @@ WAY = Options(warps=4, stages=3, bulk=True)
 @pytest.fixture
 def kept(mirage_home: Path) -> Path:
     verdict = Verdict(VerdictKind.PROVED)
-    found = Candidate(FOUND.digest(), FOUND, "1 kernel", 6, {"g": 2}, verdict, 3.0, 2.5, 1e-4, CARD.name)
+    ran: Any = {"time_us": 2.5, "error": 1e-4, "executed_on": CARD.name}
+    found = Candidate(FOUND.digest(), FOUND, "1 kernel", 6, {"g": 2}, verdict, 3.0, **ran)
     winner: Any = SimpleNamespace(
         candidate=found, emitted=SimpleNamespace(options=WAY), origin=SimpleNamespace(program=PROGRAM)
     )

@@ -18,6 +18,7 @@ from mirage_nb.errors import CompileError, MissingPartError, TargetError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.graph import few
 from mirage_nb.runtime.execution.artifacts import CUBIN_FOLDER, ArtifactCache, digest, digest_folder, distrust
+from mirage_nb.runtime.kernel.driver import whole
 from mirage_nb.search.sizes.written import likely_variant
 from mirage_nb.settings import Settings, read_settings
 from mirage_nb.targets import Target
@@ -132,17 +133,11 @@ def _compile(nvrtc: Any, source: str, arch: str, options: Sequence[str]) -> tupl
     try:
         try:
             nvrtc.compileProgram(program, list(flags))
-            return _whole(nvrtc.getCUBIN(program)), _log(nvrtc, program)
+            return whole(nvrtc.getCUBIN(program)), _log(nvrtc, program)
         except nvrtc.NVRTCError as error:
             raise CompileError(f"NVRTC rejects the kernel for {arch}\n{relevant(_log(nvrtc, program))}") from error
     finally:
         nvrtc.destroyProgram(program)
-
-
-def _whole(cubin: bytes) -> bytes:
-    """A cubin with the zero at its end, which CuPy takes for the end of a text: its parts begin and end at multiples of
-    8 bytes. Drivers do without it, `cuobjdump` and `nvdisasm` do not."""
-    return cubin.ljust(-(-len(cubin) // 8) * 8, b"\0")
 
 
 def _log(nvrtc: Any, program: Any) -> str:

@@ -244,6 +244,12 @@ def _recorded(enqueue: Enqueue, device: int) -> Any:
         return graph
 
 
+def whole(cubin: bytes) -> bytes:
+    """A cubin with the zero at its end, which CuPy takes for the end of a text: its parts begin and end at multiples of
+    8 bytes. Drivers do without it, `cuobjdump` and `nvdisasm` do not."""
+    return cubin.ljust(-(-len(cubin) // 8) * 8, b"\0")
+
+
 def compiled(source: str, arch: str) -> bytes:
     """A cubin of CUDA C++ that includes nothing. Raises KernelError with the first errors."""
     from cupy.cuda import nvrtc
@@ -251,7 +257,7 @@ def compiled(source: str, arch: str) -> bytes:
     program = nvrtc.createProgram(source, "kernels.cu", [], [])
     try:
         nvrtc.compileProgram(program, ["--std=c++17", f"--gpu-architecture={arch}"])
-        return bytes(nvrtc.getCUBIN(program))
+        return whole(nvrtc.getCUBIN(program))
     except nvrtc.NVRTCError as error:
         raise KernelError(f"NVRTC rejects the source for {arch}:\n{nvrtc.getProgramLog(program)[:2000]}") from error
     finally:
