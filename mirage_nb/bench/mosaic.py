@@ -21,7 +21,7 @@ from mirage_nb.bench.machine import card, keep, machine, openable, share_of
 from mirage_nb.bench.mosaic_shapes import QUICK, SHAPES, Shape, Way, orders, product_graph, ways
 from mirage_nb.codegen import emit
 from mirage_nb.errors import MirageError, MissingPartError, OptionError
-from mirage_nb.runtime.contest.timing import Contestant, set_count, time_interleaved
+from mirage_nb.runtime.contest.timing import Contestant, Lane, set_count, time_interleaved
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.execution.torch_program import torch_dtype
 from mirage_nb.runtime.gpu import Gpu
@@ -161,7 +161,7 @@ def measure(shape: Shape, gpu: Gpu, torch: Any) -> Row:
     out = torch.empty_like(torch.matmul(product.left, product.right))
     row["off"][LIBRARY] = product.off(torch.matmul(product.left, product.right))
     contestants.append(Contestant(LIBRARY, [lambda: torch.matmul(product.left, product.right, out=out)]))
-    timings = time_interleaved([c for c in contestants if c is not None], torch, repeats=REPEATS)
+    timings = time_interleaved([c for c in contestants if c is not None], Lane(torch, None), repeats=REPEATS)
     torch.backends.cuda.matmul.allow_tf32 = False
     row["us"] = {timing.name: timing.median_us for timing in timings}
     return row

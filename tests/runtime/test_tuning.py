@@ -192,16 +192,30 @@ def test_what_a_foreign_kernel_takes_is_taken_off(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("mirage_nb.runtime.contest.timing._capture", captured)
     contestant = Contestant("x", [torch.work(5.0), torch.work(7.0)])
-    (alone,) = time_interleaved([contestant], torch)
-    (behind,) = time_interleaved([contestant], torch, behind=torch.work(90.0))
+    (alone,) = time_interleaved([contestant], Lane(torch, None))
+    (behind,) = time_interleaved([contestant], Lane(torch, torch.work(90.0)))
     quick = time_quickly(contestant, torch, 30.0, lane=Lane(torch, torch.work(90.0)))
     assert quick is not None and alone.median_us == behind.median_us == quick.median_us == pytest.approx(6.0)
     assert lined_up == [24, 16, 16, 16, 16], "as many foreign kernels as calls"
-    assert time_interleaved([contestant], torch, repeats=3)[0].repeats == 3
-    assert time_interleaved([contestant], torch, repeats=3, seconds=60.0)[0].repeats == MOST_ROUNDS
+    assert time_interleaved([contestant], Lane(torch, None), repeats=3)[0].repeats == 3
+    assert time_interleaved([contestant], Lane(torch, None), repeats=3, seconds=60.0)[0].repeats == MOST_ROUNDS
     drifting = torch.work(*(float(us) for us in range(50, 2000)))
-    (steady,) = time_interleaved([contestant], torch, behind=drifting)
+    (steady,) = time_interleaved([contestant], Lane(torch, drifting))
     assert steady.median_us == pytest.approx(6.0 + 8.0), "what it took in the replay just before"
+
+
+def test_what_empties_l2_is_no_part_of_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs of 256 KB were rotated within L2, and who came after whom decided what was found there."""
+    torch, order = FakeTorch(), list[str]()
+    work, flush = torch.work(5.0), torch.work(90.0)
+
+    def captured(steps: Any, torch: Any) -> SimpleNamespace:
+        order[:] = ["flush" if step is flush else "call" if step is work else "event" for step in steps]
+        return SimpleNamespace(replay=lambda: [step() for step in steps])
+
+    monkeypatch.setattr("mirage_nb.runtime.contest.timing._capture", captured)
+    (timing,) = time_interleaved([Contestant("x", [work])], Lane(torch, None, flush))
+    assert order == ["flush", "event", *["call"] * 24, "event"] and timing.median_us == pytest.approx(5.0)
 
 
 def test_what_the_host_does_is_no_part_of_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +241,7 @@ def test_a_time_that_drowned_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     drowned = Contestant("x", [torch.work(-1.0)])
     with pytest.raises(LaunchError, match="another program is using the card"):
         time_quickly(drowned, torch, 30.0, lane=Lane(torch, torch.work(90.0)))
-    assert time_interleaved([drowned], torch, behind=torch.work(90.0)) == []
+    assert time_interleaved([drowned], Lane(torch, torch.work(90.0))) == []
 
 
 def test_a_launch_is_timed_without_the_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from mirage_nb.bench.pytorch.layers import Config, Speaker, Stack
 from mirage_nb.frontend.compiled.backend import compile_with
 from mirage_nb.frontend.compiled.kernels import Kernels, Searched
 from mirage_nb.frontend.compiled.report import Reports
-from mirage_nb.runtime.contest.timing import Contestant, time_interleaved
+from mirage_nb.runtime.contest.timing import Contestant, Lane, time_interleaved
 
 if TYPE_CHECKING:
     from mirage_nb.bench.models import Point
@@ -124,7 +124,7 @@ class Contestants:
             return {}
         captured = [Contestant(name, [call]) for name, call in calls.items() if name not in OWN_GRAPHS]
         with torch.no_grad():
-            us = {t.name: t.median_us for t in time_interleaved(captured, torch, repeats=REPEATS)}
+            us = {t.name: t.median_us for t in time_interleaved(captured, Lane(torch, None), repeats=REPEATS)}
             return us | {name: _replayed(call) for name, call in calls.items() if name in OWN_GRAPHS}
 
     def spoken(self, tokens: int, *, ours: bool) -> tuple[list[int], list[float]]:

@@ -15,7 +15,7 @@ import torch
 
 from mirage_nb.errors import LaunchError
 from mirage_nb.frontend.compiled.compiling import compiling
-from mirage_nb.runtime.contest.timing import BEHIND_CALLS, Contestant, foreign_kernel, set_count, time_interleaved
+from mirage_nb.runtime.contest.timing import BEHIND_CALLS, Contestant, Lane, foreign_kernel, set_count, time_interleaved
 from mirage_nb.runtime.gpu import TURN
 
 Run = Callable[..., Any]
@@ -45,7 +45,7 @@ def beside_pytorch(
     with torch.no_grad(), torch.cuda.device(first[0].device), TURN:
         sets = [first, *(inputs() for _ in range(count - 1))]
         entries = [Contestant(name, [partial(f, *s) for s in sets]) for name, f in ((OURS, run), (THEIRS, theirs))]
-        timings = time_interleaved(entries, torch, repeats=REPEATS, behind=foreign_kernel(torch))
+        timings = time_interleaved(entries, Lane(torch, foreign_kernel(torch)), repeats=REPEATS)
     us = {timing.name: timing.median_us for timing in timings}
     for name in (OURS, THEIRS):
         if name not in us:

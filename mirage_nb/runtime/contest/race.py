@@ -100,8 +100,8 @@ class Track:
             self.scale = _scale(program) if scale is None else scale
             self._sets = _buffer_sets(program, gpu, self.scale)
             self._reference = as_torch(program, torch, exact=True)(*(t.double() for t in self._sets[0][0]))
-            self._foreign = foreign_kernel(torch)
-            self._behind, self._back_to_back = Lane(torch, self._foreign), Lane(torch, None)
+            foreign = foreign_kernel(torch)
+            self._behind, self._back_to_back = Lane(torch, foreign), Lane(torch, None, foreign)
             make_room()
 
     def lap(self, name: str, executable: GpuExecutable, limit_us: float, own: bool = False) -> Lap:
@@ -174,10 +174,10 @@ class Track:
                 contestants.append(Contestant(name, calls))
             else:
                 laps[name] = Lap(name, distance, None, "wrong or inaccurate: not timed")
-        chained = {t.name: t for t in time_interleaved(contestants, torch, repeats=repeats, seconds=seconds)}
+        often: Any = {"repeats": repeats, "seconds": seconds}
+        chained = {t.name: t for t in time_interleaved(contestants, self._back_to_back, **often)}
         captured = [contestant for contestant in contestants if contestant.name in chained]
-        timed = time_interleaved(captured, torch, repeats=repeats, seconds=seconds, behind=self._foreign)
-        behind = {t.name: t for t in timed}
+        behind = {t.name: t for t in time_interleaved(captured, self._behind, **often)}
         for name, chain in chained.items():
             if (timing := behind.get(name)) is not None:
                 laps[name] = replace(laps[name], timing=timing, note="", chain=chain)

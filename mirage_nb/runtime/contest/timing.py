@@ -5,7 +5,7 @@ Outputs are checked by the caller before anything is timed. Every contestant is 
 graph that calls it once for each set of buffers; replays of all contestants take turns, so a change of
 clock or of a neighbour's load meets all of them alike. Two ways to line the calls up: back to back, and each behind
 a foreign kernel whose own time is taken off. The second is how a kernel is met inside a model: nothing of its own is
-in L2, and no kernel of its own kind in front of it lets it start early.
+in L2, and no kernel of its own kind in front of it lets it start early. Back to back L2 is emptied before the first.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ Call = Callable[[], object]
 
 L2_FACTOR = 3.0
 """The rotated sets hold this many times the card's L2, so that a set is gone before its next turn."""
-MAX_SETS = 256
-"""With inputs of 256 KB more than an H200's L2 holds. With 64 of them kernels of 0.5 MB found in L2 what those before
-had left there: one and the same took 1.5 us in one race and 1.9 in another."""
+MAX_SETS = 64
 CALLS_PER_GRAPH = 24
 """At least so many calls in one CUDA graph: what it costs to start the graph is spread over them."""
 BEHIND_CALLS = 8
@@ -34,8 +32,8 @@ BEHIND_CALLS = 8
 FOREIGN_L2 = 1.6
 """What that kernel rewrites holds so many times the card's L2. The shorter it takes, the less its own time varies: with
 twice as much on an H200, calls of 1.9 us varied by 0.65 us instead of 0.43."""
-FOREIGN_US, SHORT_GRAPH_US = 50.0, 500.0
-"""What that takes, about; and a graph of `MAX_SETS` short calls."""
+FOREIGN_US, SHORT_GRAPH_US = 50.0, 200.0
+"""What that takes, about; and a graph of short calls, with its start."""
 ROUNDS, MOST_ROUNDS = 40, 240
 """Replays of each contestant of a race; and where there is time for more: behind a foreign kernel, what takes 2 us
 varies by 0.4 us from one replay to the next, and medians of 40 by a fiftieth."""
@@ -106,12 +104,7 @@ def foreign_kernel(torch: Any) -> Call:
 
 
 def time_interleaved(
-    contestants: Sequence[Contestant],
-    torch: Any,
-    *,
-    repeats: int = ROUNDS,
-    seconds: float = 0.0,
-    behind: Call | None = None,
+    contestants: Sequence[Contestant], lane: Lane, *, repeats: int = ROUNDS, seconds: float = 0.0
 ) -> list[Timing]:
     """Time all contestants on the current device, taking turns.
 
@@ -119,15 +112,15 @@ def time_interleaved(
     what else ran on the card.
 
     Args:
+        lane: how calls are lined up.
         repeats: replays of each; more, up to `MOST_ROUNDS`, until so many `seconds` are over.
-        behind: a foreign kernel to stand in front of every call; None: calls stand back to back.
 
     Raises:
         LaunchError: no GPU is attached.
     """
+    torch = lane.torch
     if not torch.cuda.is_available():
         raise LaunchError("there is no GPU to time on")
-    lane = Lane(torch, behind)
     captured = [(contestant.name, replay) for contestant in contestants if (replay := lane.captured(contestant))]
     samples: dict[str, list[float]] = {name: [] for name, _ in captured}
     for _ in range(3):
@@ -139,7 +132,7 @@ def time_interleaved(
         if number >= repeats and time.monotonic() >= until:
             break
         alone = lane.alone()
-        for name, replay in captured if number % 2 else reversed(captured):  # nobody always follows the same one
+        for name, replay in captured:
             samples[name].append(replay.took(torch) - alone)
     return [timing for name, _ in captured if (timing := _summary(name, samples[name])).median_us > 0]
 
@@ -216,10 +209,12 @@ class _Replay:
 
 
 class Lane:
-    """How calls are lined up in CUDA graphs: back to back, or each behind a foreign kernel."""
+    """How calls are lined up in CUDA graphs: each `behind` a foreign kernel, or back to back after one that may `flush`
+    L2, whose time is none of theirs. All inputs that are rotated may fit into L2: without that, kernels of 0.5 MB took
+    1.5 us in one race and 1.9 in another, as what stood before them had left their inputs there or not."""
 
-    def __init__(self, torch: Any, behind: Call | None) -> None:
-        self._torch, self._behind = torch, behind
+    def __init__(self, torch: Any, behind: Call | None, flush: Call | None = None) -> None:
+        self.torch, self._behind, self._flush = torch, behind, flush
         self._foreign = self.captured(Contestant("", [_nothing])) if behind is not None else None
 
     def captured(self, contestant: Contestant, wanted: int | None = None) -> _Replay | None:
@@ -231,13 +226,14 @@ class Lane:
         if self._behind is not None:
             turns = turns[:wanted]
             steps = [step for call in turns for step in (self._behind, call)]
-        begin, end = (self._torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
-        graph = _capture([begin.record, *steps, end.record], self._torch)
+        begin, end = (self.torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+        before = [self._flush] if self._flush is not None else []
+        graph = _capture([*before, begin.record, *steps, end.record], self.torch)
         return _Replay(graph.replay, len(turns), begin, end) if graph is not None else None
 
     def alone(self) -> float:
         """Microseconds that the foreign kernel takes just now."""
-        return self._foreign.took(self._torch) if self._foreign is not None else 0.0
+        return self._foreign.took(self.torch) if self._foreign is not None else 0.0
 
 
 def _nothing() -> None:

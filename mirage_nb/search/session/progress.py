@@ -58,9 +58,10 @@ class Rejected:
         return f"<Rejected {self.digest[:8]}: {self.verdict.kind.value}, {self.why[:120]}>"
 
 
-CHAIN_SHARE = 0.25
-"""So much does a time back to back count beside the longer one: behind a foreign kernel ten ways to compute a SELU took
-1.9 us on an H200 and varied by 0.1 from one race to the next, back to back 1.56 to 1.91 and by 0.02."""
+CHAIN_SHARE = 0.1
+"""So much does a time back to back count beside the longer one: ten ways to compute a SELU took 1.9 us behind a foreign
+kernel on an H200, each 0.1 more or less in the next race; back to back they differ by more than they vary. What starts
+early wins 0.7 us back to back and loses 0.2 otherwise, and is not to win by that."""
 
 
 @dataclass(frozen=True, slots=True)
