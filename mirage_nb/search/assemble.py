@@ -103,7 +103,7 @@ def drafts(
     found = [part_instances(part, target, min(limit, PER_PART), limits) for part in structure.parts]
     chosen = cheapest([[instance.cost.us for instance in part] for part in found], limit)
     picked = ([part[i] for part, i in zip(found, pick, strict=True)] for pick in chosen)
-    made = [joined(prepared.graph, structure.pieces, parts, target) for parts in picked]
+    made = [_whole(prepared, structure, parts, target) for parts in picked]
     return sorted(map(Draft.of, made), key=lambda draft: draft.cost.us)
 
 
@@ -133,7 +133,7 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
         if found is None:
             return None
         chosen.append(found)
-    made = joined(prepared.graph, structure.pieces, chosen, target)
+    made = _whole(prepared, structure, chosen, target)
     return made if len(made.sizes) == len(sizes) else None
 
 
@@ -211,6 +211,11 @@ def _inlined(made: KernelGraph, graph: KernelGraph, operands: Sequence[int]) -> 
         made = made.append(replace(op, inputs=tuple(values[v] for v in op.inputs)))
         values.update({v: first + index for index, v in enumerate(defined)})
     return made, values
+
+
+def _whole(prepared: Prepared, assembly: Assembly, chosen: Sequence[Instance], target: Target) -> Instance:
+    made = joined(prepared.graph, assembly.pieces, chosen, target)
+    return replace(made, graph=prepared.whole(made.graph))
 
 
 def joined(program: KernelGraph, pieces: Sequence[Piece], chosen: Sequence[Instance], target: Target) -> Instance:

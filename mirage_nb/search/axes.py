@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice, zip_longest
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import ConstAttrs, KernelGraph, OpKind, PowAttrs
+from mirage_nb.search.coalesced import coalesced, restored
 from mirage_nb.search.dims import Conflict, Copy, Dims, folded_dim
 from mirage_nb.search.dims import Layout as Groups
 from mirage_nb.search.saturation.values import DATA, TILE, Node, Operator, Type
@@ -89,7 +90,9 @@ class Prepared:
 
     `output_dims`: the axes of every dimension of the outputs. `shapes`: the same for all values of `graph` that
     the outputs need, by value. `joins`: what concatenations make of axes, operands first. `refused`: why the program
-    as a whole cannot be said over axes; it has none then, and only its pieces are searched.
+    as a whole cannot be said over axes; it has none then, and only its pieces are searched. `given`: the program whose
+    inputs and outputs muGraphs have at its own extents, of which `graph` may say the same in fewer dimensions
+    (`search.coalesced`); None: that is `graph`.
     """
 
     graph: KernelGraph
@@ -103,6 +106,17 @@ class Prepared:
     shapes: Mapping[int, Groups]
     joins: tuple[Join, ...] = ()
     refused: str = ""
+    given: KernelGraph | None = None
+
+    def whole(self, graph: KernelGraph) -> KernelGraph:
+        """A muGraph at the program's own extents with the inputs and outputs of the program that was given."""
+        return graph if self.given is None else restored(graph, self.given)
+
+    def inner(self, graph: KernelGraph) -> KernelGraph:
+        """A muGraph of the program that was given with the inputs and outputs of `self.graph`; any other as it is."""
+        given = self.given
+        same = given is not None and graph.inputs == given.inputs and graph.output_types == given.output_types
+        return restored(graph, self.graph) if same else graph
 
     def __hash__(self) -> int:
         return hash((self.seed, self.axes, self.tensors, self.outputs))
@@ -170,20 +184,23 @@ class Prepared:
         return tuple(i for i, other in enumerate(self.axes) if i == axis or not dims.isdisjoint(other.dims))
 
 
-def prepare(graph: KernelGraph, *, seed: int = 0) -> Prepared:
+def prepare(graph: KernelGraph, *, seed: int = 0, fewest: bool = True) -> Prepared:
     """The program over axes; without any where it cannot be said over axes, with the reason.
 
     Args:
         graph: a tensor program: pre-defined operators only.
         seed: of the random field elements; equal seeds give equal searches.
+        fewest: dimensions that always stand side by side are one (`search.coalesced`).
 
     Raises:
         SearchError: the program returns nothing.
     """
     if not graph.outputs:
         raise SearchError("the program returns nothing", hint="name the outputs of the program")
+    said = coalesced(graph) if fewest else graph
     try:
-        return over_axes(graph, seed=seed)
+        prepared = over_axes(said, seed=seed)
+        return prepared if said is graph else replace(prepared, given=graph)
     except SearchError as why:
         return Prepared(graph, seed, (), (), (), (), (), (), {}, refused=str(why))
 

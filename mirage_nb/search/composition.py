@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.predefined import matches
 from mirage_nb.search import one_row, wide_rows
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, over_axes, prepare
+from mirage_nb.search.coalesced import coalesced, restored
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import COMPOSED, partition
-from mirage_nb.search.pieces import VIEWS, Piece, behind_reshapes, is_heavy, part_of
+from mirage_nb.search.pieces import VIEWS, Piece, is_heavy, part_of
 from mirage_nb.search.saturation.values import POST
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import small_program, tiny_extents
@@ -72,24 +73,21 @@ def library_and_fused(
     """Library products, library kernels of these rows, and generated kernels between them; None where no operators can
     be joined to a kernel, or no kernel is of these rows, if there are any. sums: products of one row are no library's
     (`search.one_row`); None where there are none."""
-    said, pairs = _said(program, target, seed, sums) if sums or not rows else (program, [])
+    fewest = coalesced(program)
+    said, pairs = _said(fewest, target, seed, sums) if sums or not rows else (fewest, [])
     library = matches(said, rows) if rows else ()
-    if said is program if sums else rows and not library:
+    if said is fewest if sums else rows and not library:
         return None
     whole = {match.output for match in library}
     computed: list[tuple[Part, Instance]] = []
     for piece in partition(said, target, COMPOSED, library=library):
-        by_library = bool(whole.intersection(piece.writes))
-        ways: list[tuple[Piece, ...]] = [(piece,)]
-        if not by_library and len(apart := behind_reshapes(piece)) > 1:
-            ways.append(apart)
-        found = [[_computed(one, target, limits, seed, by_library) for one in way] for way in ways]
-        computed += min(found, key=lambda parts: sum(instance.cost.us for _, instance in parts))
+        computed.append(_computed(piece, target, limits, seed, bool(whole.intersection(piece.writes))))
     if all(part.structure is None for part, _ in computed):
         return None
     assembly = Assembly.of([part for part, _ in computed])
     chosen = [instance for _, instance in computed]
     instance = joined(said, assembly.pieces, chosen, target)
+    instance = replace(instance, graph=restored(instance.graph, program))
     small = tiny_parts(assembly, instance.overhanging)
     if pairs:
         first, second = zip(small, *pairs, strict=True)

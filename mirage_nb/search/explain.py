@@ -63,6 +63,7 @@ def explain(prepared: Prepared, effort: Effort, graph: KernelGraph) -> str:
     refused = why_refused(prepared, effort)
     if refused is not None:
         return Lines(f"The program as a whole is not searched, only its pieces: {refused}")
+    graph = prepared.inner(graph)
     walk, semantics, notes = _walked(prepared, effort, graph)
     lines = [*walk.lines, walk.ended or _met(semantics, effort, walk)]
     if walk.ended:

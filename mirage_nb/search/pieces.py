@@ -165,27 +165,6 @@ def _ordered(made: list[Piece], known: set[int]) -> Iterator[Piece]:
         yield ready
 
 
-def behind_reshapes(piece: Piece) -> tuple[Piece, ...]:
-    """A piece in the shapes that it computes in, and the reshapes before and behind it, through which alone others see
-    its tensors: what is two dimensions to them may be one row to its kernel."""
-    graph = piece.graph
-    maker = {value: op for op, values in graph.definitions() for value in values}
-    readers = {v: [reader for reader, op in maker.items() if v in op.inputs] for v in range(len(graph.types))}
-    front = {readers[v][0] for v in range(graph.input_count) if len(readers[v]) == 1}
-    cut = {value for value in front if maker[value].kind is OpKind.RESHAPE}
-    for value in graph.outputs:
-        if value in maker and maker[value].kind is OpKind.RESHAPE:
-            cut.update(v for v in maker[value].inputs if v in maker and readers[v] == [value])
-    cut.difference_update(graph.outputs)
-    if not cut:
-        return (piece,)
-
-    def named(values: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(piece.values[v] for v in values)
-
-    return tuple(Piece(one.graph, named(one.values), named(one.writes)) for one in pieces(graph, frozenset(cut)))
-
-
 def smallest_cut(program: KernelGraph, expressible: Callable[[KernelGraph], bool]) -> Cut:
     """A cut whose pieces all are expressible, or a single operator that is not.
 

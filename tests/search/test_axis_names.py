@@ -37,7 +37,7 @@ def names(text: str) -> list[str]:
         ("K = 64\nX: f16[16, 64]\nW: f16[K, 32]\nreturn X @ W", ["a", "K", "c"]),
         ("K = 64\nM = 64\nX: f16[16, M]\nW: f16[K, 32]\nreturn X @ W", ["a", "M", "c"]),
         ("b = 16\nX: f16[b, 64]\nW: f16[64, 32]\nreturn X @ W", ["b", "b'", "c"]),
-        ("H = 4\nD = 8\nX: f16[16, H * D]\nY: f16[H, D]\nreturn reshape(X, (16, H, D)) * Y", ["a", "H", "D"]),
+        ("H = 4\nX: f16[16, H * 8]\nY: f16[H, 8]\nreturn sum(reshape(X, 16, H, 8) * Y, axis=1)", ["a", "H", "c"]),
     ],
 )
 def test_axes_are_called_as_the_program_calls_them(text: str, expected: Sequence[str]) -> None:

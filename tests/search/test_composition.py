@@ -91,13 +91,13 @@ def test_rows_of_several_dimensions_are_one_of_the_kernel() -> None:
     kinds = [op.kind for op in found.instance.graph.ops]
     assert kinds == [OpKind.RESHAPE, OpKind.GRAPH, OpKind.RESHAPE]
     (block,) = (op.body for op in found.instance.graph.ops if op.kind is OpKind.GRAPH)
-    assert isinstance(block, BlockGraph) and block.types[0].shape == (1, 1, 256)
+    assert isinstance(block, BlockGraph) and block.types[0].shape == (1, 256)
     (kernel,) = (k for k in plan(found.instance.graph, H200, default_options(H200)).kernels if k is not None)
     assert kernel.resident is not None
 
 
 def test_rotated_halves_stay_one_kernel() -> None:
-    """A piece is taken apart from the reshapes around it only where that is estimated faster."""
+    """Rows that are folded are one dimension with others only where halves of them are not rotated."""
     found = library_and_fused(parse(text("liger_rope")).graph, H200)
     assert found is not None and found.instance.cost.kernels == 1
 
@@ -184,4 +184,5 @@ def test_what_only_moves_elements_is_done_by_whoever_takes_less() -> None:
     text = "K: f16[8,4095,128]\nR: f16[8,1,128]\nS: f16[8,1,128]\nreturn concat(K, R * S, axis=1)"
     found = library_and_fused(parse(text).graph, H200)
     assert found is not None
-    assert [op.kind for op in found.instance.graph.ops] == [OpKind.GRAPH, OpKind.CONCAT]
+    kinds = [op.kind for op in found.instance.graph.ops if op.kind is not OpKind.RESHAPE]
+    assert kinds == [OpKind.GRAPH, OpKind.CONCAT]

@@ -445,6 +445,6 @@ def _draft(prepared: Prepared, structure: Structure, choices: tuple[_Choice, ...
 
     def made() -> Instance:
         graph = concrete(prepared, structure, [choice.sizes for choice in choices], extents)
-        return Instance(named, graph, total, frozenset(overhanging))
+        return Instance(named, prepared.whole(graph), total, frozenset(overhanging))
 
     return Draft(total, frozenset(overhanging), made)

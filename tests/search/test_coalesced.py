@@ -1,0 +1,128 @@
+"""Programs in fewer dimensions compute what they did, and muGraphs of them are muGraphs of the programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage_nb import superoptimize
+from mirage_nb.bench.generated import program as random_program
+from mirage_nb.bench.programs import text
+from mirage_nb.errors import MirageError
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.lang import parse
+from mirage_nb.search.axes import prepare
+from mirage_nb.search.coalesced import coalesced, restored
+
+IMAGE = "X: f32[8, 64, 6, 10]\n"
+
+
+def shapes(graph: KernelGraph) -> list[tuple[int, ...]]:
+    return [i.type.shape for i in graph.inputs]
+
+
+def agrees(program: KernelGraph) -> bool:
+    """Whether a program computes the same in fewer dimensions, and on its own inputs; True if it has none to spare."""
+    said = coalesced(program)
+    if said is program:
+        return True
+    given = {i.name: np.random.default_rng(n).normal(size=i.type.shape) for n, i in enumerate(program.inputs)}
+    inner = {i.name: given[i.name].reshape(i.type.shape) for i in said.inputs}
+    whole = restored(said, program)
+    assert whole.inputs == program.inputs and whole.output_types == program.output_types
+    assert whole.output_names == program.output_names
+    right = evaluate(program, given)
+    for wanted, found, again in zip(right, evaluate(said, inner), evaluate(whole, given), strict=True):
+        np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(again, wanted, rtol=1e-9, atol=1e-9)
+    return True
+
+
+@pytest.mark.parametrize(
+    "program, said",
+    [
+        ("X: f16[8, 16, 64]\nW: f16[64, 32]\nreturn gelu(X @ W)", [(128, 64), (64, 32)]),
+        ("X: f16[2, 3, 4, 64]\nW: f16[64, 32]\nb: f16[32]\nreturn X @ W + b", [(24, 64), (64, 32), (32,)]),
+        ("X: f16[8, 16, 64]\nW: f16[8, 64, 32]\nreturn X @ W", [(8, 16, 64), (8, 64, 32)]),
+        ("X: f16[4, 8, 16, 64]\nW: f16[4, 8, 64, 32]\nreturn X @ W", [(32, 16, 64), (32, 64, 32)]),
+        ("X: f16[4, 8, 16, 64]\nW: f16[8, 64, 32]\nreturn X @ W", [(4, 8, 16, 64), (8, 64, 32)]),
+        ("X: f16[1, 64]\nW: f16[8, 64, 32]\nreturn X @ W", [(1, 64), (8, 64, 32)]),
+        ("X: f16[8, 16, 64]\nG: f16[64]\nreturn rms_norm(X, G)", [(128, 64), (64,)]),
+        ("X: f16[8, 16, 64]\nG: f16[16, 64]\nreturn X * G", [(8, 1024), (1024,)]),
+        ("X: f16[8, 16, 64]\nG: f16[8, 1, 1]\nreturn X * G", [(8, 1024), (8, 1)]),
+        ("X: f16[8, 16, 64]\nG: f16[8, 1, 64]\nreturn X * G", [(8, 16, 64), (8, 1, 64)]),
+        (IMAGE + "return mean(X, axis=(2, 3))", [(512, 60)]),
+        (IMAGE + "return mean(X, axis=(3, 2))", [(512, 60)]),
+        (IMAGE + "return sum(max(X, axis=3), axis=2)", [(512, 6, 10)]),
+        (IMAGE + "return mean(X, axis=1)", [(8, 64, 60)]),
+        (IMAGE + "return mean(X, axis=(1, 3))", [(8, 64, 6, 10)]),
+        (IMAGE + "Y = sum(X, axis=3)\nreturn Y, sum(Y, axis=2)", [(512, 6, 10)]),
+        (IMAGE + "return softmax(reshape(X, 8, 64, 60))", [(512, 60)]),
+        (IMAGE + "return transpose(X, (0, 2, 3, 1)) * 2", [(8, 64, 60)]),
+        (IMAGE + "return X[:, :, 1:] * 2", [(8, 64, 6, 10)]),
+        (IMAGE + "Y: f32[8, 3, 6, 10]\nreturn exp(concat(X, Y, axis=1))", [(8, 64, 60), (8, 3, 60)]),
+        ("X: f32[60, 90]\nreturn exp(X)", [(60, 90)]),
+    ],
+)
+def test_what_stands_side_by_side_is_one_dimension(program: str, said: list[tuple[int, ...]]) -> None:
+    graph = parse(program).graph
+    assert shapes(coalesced(graph)) == said
+    assert agrees(graph)
+
+
+def test_a_fold_of_both_dimensions_is_one() -> None:
+    graph = parse(IMAGE + "return sum(X * X, axis=(1, 2, 3))").graph
+    assert [op.kind for op in graph.ops].count(OpKind.SUM) == 3
+    assert [op.kind for op in coalesced(graph).ops].count(OpKind.SUM) == 1
+
+
+def test_of_reshapes_nothing_is_left() -> None:
+    """Rows that a program itself makes of an image are rows from the start."""
+    said = coalesced(parse(IMAGE + "return reshape(softmax(reshape(X, 8, 64, 60)), 8, 64, 6, 10)").graph)
+    assert all(op.kind is not OpKind.RESHAPE for op in said.ops)
+
+
+def test_extents_known_at_launch_stay() -> None:
+    graph = parse("B: size\nX: f16[B, 16, 64]\nreturn exp(X)").graph
+    assert coalesced(graph) is graph
+
+
+@pytest.mark.parametrize("name", ["attention", "average_pool_2d", "batch_norm", "liger_rope", "squeeze_excite"])
+def test_published_programs_compute_the_same(name: str) -> None:
+    graph = parse(text(name)).graph
+    assert coalesced(graph) is not graph and agrees(graph)
+
+
+def test_random_programs_compute_the_same() -> None:
+    said = 0
+    for seed in range(400):
+        try:
+            graph = parse(random_program(seed)).graph
+        except MirageError:
+            continue
+        with np.errstate(all="ignore"):
+            assert agrees(graph), seed
+        said += coalesced(graph) is not graph
+    assert said > 20
+
+
+def test_a_muGraph_has_the_inputs_and_outputs_of_the_program() -> None:
+    """Eight batches of 16 rows read the weight of a product once, as 128 rows do: they were eight products."""
+    found = []
+    for rows in ("8, 16", "128"):
+        program = f"X: f16[{rows}, 256]\nW: f16[256, 512]\nreturn gelu(X @ W)"
+        session = superoptimize(program, effort="quick", target="h200")
+        session.wait()
+        assert session.best.graph.inputs == session.program.graph.inputs
+        assert session.best.graph.output_types == session.program.graph.output_types
+        best = session.snapshot().candidates[0]
+        assert "The search makes all of its values" in session.explain(best.digest)
+        found.append(best.estimate_us)
+    assert found[0] == pytest.approx(found[1])
+
+
+def test_nothing_is_said_of_what_cannot_be() -> None:
+    """Where the program in fewer dimensions cannot be said over axes, neither can the given one be searched whole."""
+    graph = parse("X: f32[4, 6, 10]\nreturn X[:, 1:] * 2").graph
+    assert prepare(graph).refused and prepare(graph).given is None
