@@ -70,9 +70,9 @@ def library_and_fused(
     rows: Sequence[str] = (),
     sums: bool = False,
 ) -> Composition | None:
-    """Library products, library kernels of these rows, and generated kernels between them; None where no operators can
-    be joined to a kernel, or no kernel is of these rows, if there are any. sums: products of one row are no library's
-    (`search.one_row`); None where there are none."""
+    """Library products, library kernels of these rows, and generated kernels between them, in as few dimensions as say
+    the program; None where that is the program itself, or no kernel is of these rows, if there are any. sums: products
+    of one row are no library's (`search.one_row`); None where there are none."""
     fewest = coalesced(program)
     said, pairs = _said(fewest, target, seed, sums) if sums or not rows else (fewest, [])
     library = matches(said, rows) if rows else ()
@@ -82,7 +82,8 @@ def library_and_fused(
     computed: list[tuple[Part, Instance]] = []
     for piece in partition(said, target, COMPOSED, library=library):
         computed.append(_computed(piece, target, limits, seed, bool(whole.intersection(piece.writes))))
-    if all(part.structure is None for part, _ in computed):
+    fused = any(part.structure is not None for part, _ in computed)
+    if not fused and (fewest is program or all(part.prepared.refused for part, _ in computed)):
         return None
     assembly = Assembly.of([part for part, _ in computed])
     chosen = [instance for _, instance in computed]

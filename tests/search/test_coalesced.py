@@ -14,7 +14,12 @@ from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.coalesced import coalesced, restored
+from mirage_nb.search.session.unsearched import unsearched
+from mirage_nb.targets import find_target
 
+MASKED = """Q: f16[2, 8, 32, 16]
+S = Q @ transpose(Q, (0, 1, 3, 2))
+return softmax(where(arange(32)[:, None] >= arange(32), S, -inf)) @ Q"""
 IMAGE = "X: f32[8, 64, 6, 10]\n"
 
 
@@ -69,6 +74,22 @@ def test_what_stands_side_by_side_is_one_dimension(program: str, said: list[tupl
     graph = parse(program).graph
     assert shapes(coalesced(graph)) == said
     assert agrees(graph)
+
+
+def test_a_library_computes_a_batch_of_rows_as_one_product() -> None:
+    """64 products of one row each read the weight 64 times."""
+    graph = parse("X: f16[64, 1, 512]\nW: f16[512, 512]\nreturn X @ W").graph
+    own, folded = unsearched(graph, find_target("h200"))
+    kinds = [op.kind for op in folded.graph.ops]
+    assert kinds == [OpKind.RESHAPE, OpKind.MATMUL, OpKind.RESHAPE] and folded.graph.types[2].shape == (64, 512)
+    assert own.graph == graph and folded.estimate_us < own.estimate_us
+
+
+def test_a_library_alone_is_compared_only_where_something_can_be_said_of_it() -> None:
+    """Parts that cannot be said over axes have no small instance: a session of a masked attention ended with that."""
+    graph = parse(MASKED).graph
+    known = [*unsearched(graph, find_target("h200"))]
+    assert coalesced(graph) is not graph and known[0].graph == graph
 
 
 def test_a_fold_of_both_dimensions_is_one() -> None:
