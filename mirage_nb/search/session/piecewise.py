@@ -16,6 +16,7 @@ from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import Configuration, Effort, configurations, prepare
 from mirage_nb.search.assemble import beside, cheapest, joined
+from mirage_nb.search.coalesced import coalesced, restored
 from mirage_nb.search.limits import Limits
 from mirage_nb.search.partition import partition
 from mirage_nb.search.pieces import Piece
@@ -63,8 +64,9 @@ class Pieces:
     """The pieces of one program for one target."""
 
     def __init__(self, program: KernelGraph, target: Target, limits: Limits, seed: int) -> None:
-        self._program, self._target, self._seed = program, target, seed
-        self._pieces = partition(program, target)
+        self._given, self._target, self._seed = program, target, seed
+        self._program = coalesced(program)
+        self._pieces = partition(self._program, target)
         self._order = [piece.digest for piece in self._pieces]
         self._computing = [piece.digest for piece in self._pieces if piece.computes]
         shares: dict[str, Share] = {}
@@ -135,6 +137,7 @@ class Pieces:
     def _whole(self, chosen: Mapping[str, Candidate]) -> Candidate:
         instances = [_instance(chosen[digest]) for digest in self._order]
         made = joined(self._program, self._pieces, instances, self._target)
+        made = replace(made, graph=restored(made.graph, self._given))
         pairs = dict.fromkeys(c.small for c in chosen.values() if c.small is not None)
         small = tuple(beside(graphs) for graphs in zip(*pairs, strict=True)) if pairs else ()
         parts = tuple((self._shares[digest].piece.graph, candidate) for digest, candidate in chosen.items())
