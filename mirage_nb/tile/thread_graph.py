@@ -21,7 +21,8 @@ MOST_DEPTH, TENSOR_DEPTH = 64, 16
 """Summed elements of a product that a thread computes by itself, and of one that tensor cores could compute: what one
 of their instructions sums, padding included."""
 Products = frozenset[tuple[int, int]]
-"""Products of a muGraph: the operator of the kernel graph, and which product of its block graph."""
+"""Products of a muGraph: which of its graph-defined operators, and which product of that one's block graph. Views
+between these are not counted: muGraphs of one structure may have others at other sizes."""
 
 
 def fuse(graph: KernelGraph) -> KernelGraph:
@@ -33,24 +34,28 @@ def fuse(graph: KernelGraph) -> KernelGraph:
 def shallow(graph: KernelGraph) -> Products:
     """The products of a muGraph that threads can compute by themselves."""
     found = set[tuple[int, int]]()
-    for number, op in enumerate(graph.ops):
-        if isinstance(op.body, BlockGraph):
-            sketch = sketch_of(op.body)
-            able = enumerate(_is_shallow(op.body, sketch, index) for index in _products(op.body))
-            found |= {(number, product) for product, shallow in able if shallow}
+    for number, (_, body) in enumerate(_defined(graph)):
+        sketch = sketch_of(body)
+        able = enumerate(_is_shallow(body, sketch, index) for index in _products(body))
+        found |= {(number, product) for product, shallow in able if shallow}
     return frozenset(found)
 
 
 def with_products(graph: KernelGraph, products: Products) -> KernelGraph:
     """`graph` with its chains, and these products, in thread graphs."""
     ops = list(graph.ops)
+    defined = _defined(graph)
     for number in {number for number, _ in products}:
-        body = ops[number].body
-        assert isinstance(body, BlockGraph)
+        place, body = defined[number]
         every = _products(body)
         heads = {every[product] for block, product in products if block == number}
-        ops[number] = replace(ops[number], body=_fused(body, heads))
+        ops[place] = replace(ops[place], body=_fused(body, heads))
     return replace(graph, ops=tuple(ops))
+
+
+def _defined(graph: KernelGraph) -> list[tuple[int, BlockGraph]]:
+    """The graph-defined operators: the place of each, and its block graph."""
+    return [(place, op.body) for place, op in enumerate(graph.ops) if isinstance(op.body, BlockGraph)]
 
 
 def fuse_block(block: BlockGraph) -> BlockGraph:

@@ -10,7 +10,7 @@ from mirage_nb.bench.generated import program as random_program
 from mirage_nb.bench.programs import text
 from mirage_nb.errors import MirageError
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ThreadGraph
 from mirage_nb.lang import parse
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.coalesced import coalesced, restored
@@ -141,6 +141,23 @@ def test_a_muGraph_has_the_inputs_and_outputs_of_the_program() -> None:
         assert "The search makes all of its values" in session.explain(best.digest)
         found.append(best.estimate_us)
     assert found[0] == pytest.approx(found[1])
+
+
+def test_products_in_thread_graphs_are_the_same_ones_at_all_sizes() -> None:
+    """They were numbered with the reshapes in front, which the small muGraph of field trials does not have."""
+    program = "X: f32[3, 5, 4, 4]\nY: f32[3, 5, 4, 4]\nreturn exp(Y @ X)"
+    session = superoptimize(program, effort="quick", target="h200")
+    session.wait()
+    found = session.snapshot()
+    assert not any("internal error" in message for message in found.messages)
+    threads = [c for c in found.candidates if any(op.kind is OpKind.MATMUL for op in _inner(c.graph))]
+    assert threads and all(c.small is not None and len(_inner(c.small[1])) == len(_inner(c.graph)) for c in threads)
+
+
+def _inner(graph: KernelGraph) -> list[Op]:
+    """The operators of all thread graphs."""
+    blocks = [op.body for op in graph.ops if isinstance(op.body, BlockGraph)]
+    return [small for block in blocks for op in block.ops if isinstance(op.body, ThreadGraph) for small in op.body.ops]
 
 
 def test_nothing_is_said_of_what_cannot_be() -> None:
