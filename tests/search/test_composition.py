@@ -96,6 +96,12 @@ def test_rows_of_several_dimensions_are_one_of_the_kernel() -> None:
     assert kernel.resident is not None
 
 
+def test_an_input_under_two_aliases_is_as_long_under_both() -> None:
+    """Tiles of one part hang over its first axis, and in the small instance of another one only one alias did."""
+    found = library_and_fused(parse("X: f32[5, 17, 5]\nreturn cumsum(softsign(X / X), -2)").graph, H200)
+    assert found is not None and found.instance.overhanging and verify(*found.small).accepted
+
+
 def test_rotated_halves_stay_one_kernel() -> None:
     """Rows that are folded are one dimension with others only where halves of them are not rotated."""
     found = library_and_fused(parse(text("liger_rope")).graph, H200)

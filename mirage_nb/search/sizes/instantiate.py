@@ -228,10 +228,11 @@ def _each_count(blocks: Numbers) -> list[int]:
 
 
 def tiny_extents(prepared: Prepared, overhanging: frozenset[int] = frozenset()) -> tuple[int, ...]:
-    """Extents of the axes on a tiny instance."""
+    """Extents of the axes on a tiny instance. What is always as long as one of `overhanging` is so there, too."""
+    hanging = {number for axis in overhanging for number in prepared.alike(axis)}
     return prepared.joined(
         [
-            TINY_OVERHANGING if number in overhanging else TINY_REDUCED if axis.reduced else TINY_FREE
+            TINY_OVERHANGING if number in hanging else TINY_REDUCED if axis.reduced else TINY_FREE
             for number, axis in enumerate(prepared.axes)
         ]
     )
