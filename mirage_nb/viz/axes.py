@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from mirage_nb.ir import (
     BlockGraph,
@@ -190,15 +191,18 @@ def _matmul(axes: _Axes, left: _Dims, right: _Dims) -> _Dims:
 
 
 def _reshaped(old: _Dims, before: Sequence[int], after: Sequence[int], fresh: _Dims) -> _Dims:
-    """Dimensions of extent 1 come and go freely; anything else makes new axes."""
+    """Dimensions of extent 1 come and go freely, and those that stay where they are in memory stay the same; what is
+    split or merged makes new axes."""
     more = len(after) - len(before)
     if more >= 0 and (*[1] * more, *before) == tuple(after):
         return [*[None] * more, *old]
     named = [(slot, extent) for slot, extent in zip(old, before, strict=True) if slot is not None]
     if [extent for _, extent in named] == list(after):
         return [slot for slot, _ in named]
-    wide = [(slot, extent) for slot, extent in named if extent != 1]
-    if [extent for _, extent in wide] == [extent for extent in after if extent != 1]:
-        supply = iter(wide)
-        return [None if extent == 1 else next(supply)[0] for extent in after]
-    return fresh
+    kept = {place: slot for place, slot in zip(_places(before), old, strict=True) if place[0] != 1}
+    return [kept.get(place, new) for place, new in zip(_places(after), fresh, strict=True)]
+
+
+def _places(shape: Sequence[int]) -> list[tuple[int, int]]:
+    """Of every dimension its extent, and the elements from one of its indices to the next."""
+    return [(extent, prod(shape[dim + 1 :])) for dim, extent in enumerate(shape)]

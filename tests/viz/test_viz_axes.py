@@ -44,6 +44,9 @@ def test_a_reshape_that_merges_dimensions_makes_new_axes() -> None:
     graph = KernelGraph.start(Input("X", TensorType((4, 6), DType.F16)))
     merged = graph.append(Op(OpKind.RESHAPE, (0,), ReshapeAttrs((24,))))
     assert axis_names(merged).of((), 1)[0] not in axis_names(merged).of((), 0)
+    rows = KernelGraph.start(Input("X", TensorType((2, 3, 6), DType.F16)))
+    rows = rows.append(Op(OpKind.RESHAPE, (0,), ReshapeAttrs((6, 6))))
+    assert axis_names(rows).of((), 0) == ("a", "b", "c") and axis_names(rows).of((), 1) == ("d", "c")
     widened = graph.append(Op(OpKind.RESHAPE, (0,), ReshapeAttrs((4, 1, 6))))
     assert axis_names(widened).of((), 1) == ("a", "", "b")
 
