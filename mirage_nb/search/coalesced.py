@@ -27,6 +27,7 @@ from mirage_nb.ir.ops import OPS, Trait
 from mirage_nb.search.dims import folded_dim, joined_dim
 
 FOLDS = frozenset({OpKind.SUM, OpKind.MAX})
+"""Reductions of one operand."""
 LEAST_RANK = 3
 """Of a tensor, for its program to be said in fewer dimensions: of two dimensions, search and kernels have both."""
 Gap = tuple[int, int]
@@ -96,7 +97,6 @@ class _Gaps:
     """Which gaps can be closed: where all that reads or makes a value does the same to both dimensions."""
 
     def __init__(self, program: KernelGraph) -> None:
-        self._program = program
         self._shapes = [t.shape for t in program.types]
         self._group: dict[Gap, Gap] = {}
         self._open: set[Gap] = set()
@@ -165,9 +165,8 @@ class _Gaps:
             has = [d >= before and shape[d - before] == result[d] for d in (place, place + 1)]
             if has[0] != has[1]:
                 self._open.add((value, place))
-            if place < before:
-                continue
-            self._same((operand, place - before), (value, place))
+            if place >= before:
+                self._same((operand, place - before), (value, place))
 
     def _product(self, left: int, right: int, value: int) -> None:
         """The rows of a product join its batch where every batch meets the same second operand."""

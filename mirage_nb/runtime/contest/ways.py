@@ -33,7 +33,7 @@ class Ways:
         """Keep these, and of all what is still close."""
         with self._guard:
             held = [*self._held.values(), *winners]
-            best = min(map(at_most, held), default=math.inf)
+            best = min(map(_at_most, held), default=math.inf)
             self._held = {w.label: w for w in held if _is_own(w) or _pace(w) <= CLOSE * best}
 
     def learn(self, winner: Winner) -> None:
@@ -52,7 +52,7 @@ class Ways:
     def near(self, winners: Mapping[str, Winner], factor: float) -> list[Winner]:
         """The winners within this factor of the best, by their digests, and other ways to emit them that are close to
         it, the surely fastest first."""
-        best = min(map(at_most, winners.values()), default=math.inf)
+        best = min(map(_at_most, winners.values()), default=math.inf)
         found = [winner for winner in winners.values() if _pace(winner) <= factor * best]
         with self._guard:
             ways = [(way, winners.get(way.candidate.digest)) for way in self._held.values()]
@@ -60,7 +60,7 @@ class Ways:
             if winner is not None and winner.label != way.label and _pace(way) <= CLOSE * best:
                 times = way.candidate.time_us, way.candidate.chain_us
                 found.append(replace(way, candidate=winner.candidate).timed(*times))
-        return sorted(found, key=lambda way: (at_most(way), way.candidate.rank))
+        return sorted(found, key=lambda way: (_at_most(way), way.candidate.rank))
 
 
 def _is_own(winner: Winner) -> bool:
@@ -76,6 +76,6 @@ def hasty_us(winner: Winner) -> float:
     return HASTY_US if winner.emitted.options.chained else 0.0
 
 
-def at_most(winner: Winner) -> float:
+def _at_most(winner: Winner) -> float:
     """What it is ranked by, if its timing was as much too short as that may be."""
     return _pace(winner) + hasty_us(winner)
