@@ -67,7 +67,7 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
             launches.append(LibraryCall(op, op.inputs, values[0], index))
             continue
         literals = {i: constants[v] for i, v in enumerate(op.inputs) if v in constants}
-        reach = reaches(graph, where, index, values)
+        reach = reaches(graph, where, index, values, plan.windows)
         launch, text = _kernel(index, block_plan, literals, plan, values, reach)
         parts.append(text)
         launches.append(launch)

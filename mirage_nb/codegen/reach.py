@@ -1,4 +1,4 @@
-"""How far tensors go whose outermost dimension has a size that is known at launch.
+"""How far tensors go that have a dimension whose size is known at launch.
 
 In: where a graph has its size. Out: for a kernel, the C expressions of these extents. Invariant: a kernel touches no
 element beyond them; what it would read there is zero, what it would write is dropped.
@@ -6,6 +6,7 @@ element beyond them; what it would read there is zero, what it would write is dr
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from mirage_nb.errors import EmitError
@@ -18,10 +19,11 @@ EXTENT = "extent"
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The outermost extent of a tensor: `factor` times the size. whole: no block's tile goes beyond it."""
+    """The extent of dimension `dim` of a tensor: `factor` times the size. whole: no block's tile goes beyond it."""
 
     factor: int
     whole: bool
+    dim: int = 0
 
     def __str__(self) -> str:
         return EXTENT if self.factor == 1 else f"{EXTENT} * {self.factor}"
@@ -39,8 +41,10 @@ class Reaches:
         return bool(self.operands) or bool(self.outputs)
 
 
-def reaches(graph: KernelGraph, where: Sized | None, index: int, values: tuple[int, ...]) -> Reaches:
-    """Of operator `index`, which defines `values`.
+def reaches(
+    graph: KernelGraph, where: Sized | None, index: int, values: tuple[int, ...], windows: Collection[int] = ()
+) -> Reaches:
+    """Of operator `index`, which defines `values`; `windows`: those that it reads where other ones lie.
 
     Raises:
         EmitError: the size is an inner dimension of a tensor that it reads or writes.
@@ -55,10 +59,10 @@ def reaches(graph: KernelGraph, where: Sized | None, index: int, values: tuple[i
             dim, shape = where.dims[value], graph.types[value].shape
             if dim is None:
                 continue
-            if dim or len(shape) < least_rank:
+            if (dim and value not in windows) or len(shape) < least_rank:
                 hint = "the size has to be outermost in every tensor between kernels, in front of another dimension"
                 raise EmitError(f"{where.size.name} is dimension {dim} of a tensor of rank {len(shape)}", hint=hint)
-            made[number] = Reach(shape[0] // where.size.most, cut is not None and cut.whole)
+            made[number] = Reach(shape[dim] // where.size.most, cut is not None and cut.whole, dim)
         return made
 
     return Reaches(found(graph.ops[index].inputs, 2), found(values, 1), cut)

@@ -378,10 +378,11 @@ def masked(
     window: Window | None = None,
 ) -> Leaf:
     """An access at `at` to a tensor of `shape`, kept before its end in the dimensions over which tiles hang; `reach`:
-    where its outermost dimension ends, if that is known at launch; `window`: what has elements in some places only."""
+    where the dimension ends that is known at launch, if there is one; `window`: what has elements in some places
+    only."""
     starts, units, ends, bounded = [0] * len(shape), [*shape], [str(extent) for extent in shape], [*overhanging]
     if reach is not None:
-        bounded[0], units[0], ends[0] = not reach.whole, reach.factor, str(reach)
+        bounded[reach.dim], units[reach.dim], ends[reach.dim] = not reach.whole, reach.factor, str(reach)
     for d, places in enumerate(window.inside if window is not None else ()):
         if places is not None:
             bounded[d], starts[d], units[d], ends[d] = True, places.start, places.stop, str(places.stop)

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from mirage_nb.codegen.dependence import Dependence
 from mirage_nb.codegen.index import Index, linear, named
 from mirage_nb.codegen.maps import VECTOR, Walk, each
+from mirage_nb.codegen.reach import EXTENT
 from mirage_nb.codegen.reader import Scope, behind_views, device_start, locate, operand_leaf
 from mirage_nb.codegen.thread_values import Multi
 from mirage_nb.codegen.writer import Writer, c_type
@@ -113,7 +114,9 @@ def _brought(scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Index, e
         reach = scope.reaches.operands.get(attrs.arg)
         window = scope.windows.get(attrs.arg)
         elements = operand.elements if window is None else window.elements
-        last = f"{reach} * {operand.elements // operand.shape[0]}" if reach is not None else str(elements)
+        last = str(elements)
+        if reach is not None:
+            last = f"{EXTENT} * {elements * reach.factor // operand.shape[reach.dim]}"
         brought = f"load_anywhere<{VECTOR}>({source.pointer}, {source.offset}, {last}{ends})"
         zero = f"Vec<{element}, {VECTOR}>{{}}"
     return f"{source.inside} ? {brought} : {zero}" if source.inside else brought

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from mirage_nb.ir.graph import KernelGraph, Op
 from mirage_nb.ir.ops import OpKind, PadAttrs, SliceAttrs, TransposeAttrs
 from mirage_nb.ir.places import counted
-from mirage_nb.ir.sizes import size_of
+from mirage_nb.ir.sizes import sized
 
 MOVING = frozenset({OpKind.SLICE, OpKind.TRANSPOSE, OpKind.PAD})
 """Views whose elements do not lie one after the other."""
@@ -41,9 +41,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 def windows(graph: KernelGraph, copied: Collection[int] = ()) -> dict[int, Window]:
     """The windows that only graph-defined operators read, and windows that such operators read, but for those that are
-    copied: kernels do with what they look at. None where a size is known at launch, on which offsets would depend."""
-    if size_of(graph) is not None:
-        return {}
+    copied: kernels do with what they look at."""
     found = _all(graph)
     uniform = graph.uniform()
     kept = {v for v, window in found.items() if uniform.keys().isdisjoint((v, window.base))} - {*graph.outputs, *copied}
@@ -62,9 +60,11 @@ def launched(graph: KernelGraph) -> int:
 
 
 def _all(graph: KernelGraph) -> dict[int, Window]:
-    """Every value that is a window of another one."""
+    """Every value that is a window of another one. Where a size is known at launch, no offset and no stride depends on
+    it: it is the outermost dimension of what is looked at."""
     found: dict[int, Window] = {}
     dense: dict[int, int] = {}
+    where = sized(graph)
     for op, (value, *_) in graph.definitions():
         if op.kind not in MOVING and op.kind is not OpKind.RESHAPE:
             continue
@@ -72,6 +72,8 @@ def _all(graph: KernelGraph) -> dict[int, Window]:
         types = graph.types[source], graph.types[value]
         if op.kind is OpKind.RESHAPE and source not in found:
             dense[value] = dense.get(source, source)
+            continue
+        if source not in found and where is not None and where.dims[source]:
             continue
         shape = types[0].shape
         whole = Window(dense.get(source, source), types[0].elements, 0, row_major(shape), (None,) * len(shape))

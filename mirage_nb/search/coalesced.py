@@ -24,6 +24,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.ir.ops import OPS, Trait
+from mirage_nb.ir.sizes import sized
 from mirage_nb.search.dims import folded_dim, joined_dim
 
 FOLDS = frozenset({OpKind.SUM, OpKind.MAX})
@@ -35,9 +36,10 @@ Gap = tuple[int, int]
 
 
 def coalesced(program: KernelGraph) -> KernelGraph:
-    """The program in as few dimensions as say the same; itself, where these are all that it has, where an extent is
-    known at launch only, or where an output would be an input, or another output."""
-    if all(len(t.shape) < LEAST_RANK for t in program.types) or any(i.size is not None for i in program.inputs):
+    """The program in as few dimensions as say the same; itself, where these are all that it has, or where an output
+    would be an input, or another output. An extent that is known at launch stays outermost in what it becomes part of.
+    Raises NamedSizeError as `ir.sizes.sized`."""
+    if all(len(t.shape) < LEAST_RANK for t in program.types):
         return program
     gaps = _Gaps(program)
     if not gaps.closed:
@@ -106,9 +108,10 @@ class _Gaps:
                 self._fold(value, self.chains[value])
             elif value not in self.within:
                 self._relate(op, value)
-        stay = {self._first(gap) for gap in self._open}
-        every = ((v, i) for v in range(len(self._shapes)) if v not in self.within for i in self._places(v))
-        self.closed = frozenset(gap for gap in every if self._first(gap) not in stay)
+        where = sized(program)
+        if where is not None:
+            self._outermost(where.dims, program.uses())
+        self.closed = self._closed()
 
     def groups(self, value: int) -> list[tuple[int, ...]]:
         """The dimensions of a value, those that are one together."""
@@ -119,6 +122,18 @@ class _Gaps:
             else:
                 found.append((dim,))
         return found
+
+    def _closed(self) -> frozenset[Gap]:
+        stay = {self._first(gap) for gap in self._open}
+        every = ((v, i) for v in range(len(self._shapes)) if v not in self.within for i in self._places(v))
+        return frozenset(gap for gap in every if self._first(gap) not in stay)
+
+    def _outermost(self, dims: Sequence[int | None], uses: Sequence[Sequence[int]]) -> None:
+        """Kernels have the dimension whose extent is known at launch outermost, and read it in front of another one."""
+        known = [(value, dim) for value, dim in enumerate(dims) if dim is not None]
+        self._open.update((value, dim - 1) for value, dim in known if dim)
+        closed, read = self._closed(), [value for value, _ in known if uses[value]]
+        self._open.update((v, 0) for v in read if closed.issuperset((v, place) for place in self._places(v)))
 
     def _places(self, value: int) -> range:
         return range(len(self._shapes[value]) - 1)

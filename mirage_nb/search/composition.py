@@ -22,7 +22,7 @@ from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.coalesced import coalesced, restored
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import COMPOSED, partition
-from mirage_nb.search.pieces import VIEWS, Piece, is_heavy, part_of
+from mirage_nb.search.pieces import VIEWS, Piece, Whole, is_heavy
 from mirage_nb.search.saturation.values import POST
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import small_program, tiny_extents
@@ -117,10 +117,9 @@ def _small(
     program: KernelGraph, replaced: Replaced, said: Callable[[KernelGraph], KernelGraph], seed: int
 ) -> Iterator[Pair]:
     """What makes each of these values, small, and the same said otherwise; equal ones once."""
-    maker = {value: op for op, values in program.definitions() for value in values}
-    known: set[str] = set()
+    whole, known = Whole.of(program), set[str]()
     for value, sources in replaced.items():
-        piece = part_of(program, maker, {*sources}, [value])
+        piece = whole.part({*sources}, [value])
         if piece.digest not in known:
             known.add(piece.digest)
             prepared = over_axes(piece.graph, seed=seed)

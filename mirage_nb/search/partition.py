@@ -27,7 +27,7 @@ from mirage_nb.ir import OPS, DimAttrs, KernelGraph, OpKind, Trait
 from mirage_nb.ir.windows import MOVING
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
-from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, is_heavy, part_of
+from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, Whole, is_heavy
 from mirage_nb.search.sizes.coarse import coarse_us, one_tile_fits
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target
@@ -105,7 +105,8 @@ class _Partition:
         if any(op.body is not None for op in graph.ops):
             raise SearchError("only pre-defined operators are partitioned", hint="give the tensor program")
         self.graph, self.target, self.grain = graph, target, grain
-        self.maker = {values[0]: op for op, values in graph.definitions()}
+        self.program = Whole.of(graph)
+        self.maker = self.program.maker
         self.uses = graph.uses()
         self.again = self._made_again(inside) | ({*self._shared(library)} if not grain.looped else set())
         self.needed = sorted(self._needed())
@@ -217,7 +218,7 @@ class _Partition:
         """The program of a group: it writes what others read, and outputs."""
         outputs = set(self.graph.outputs)
         writes = [v for v in sorted(members) if v in outputs or not members.issuperset(self.readers.get(v, ()))]
-        return part_of(self.graph, self.maker, (self.stored - members).union(writes), writes)
+        return self.program.part((self.stored - members).union(writes), writes)
 
     def _us(self, members: frozenset[int]) -> float:
         """What a group takes: as one kernel or two, or, alone, by a library; infinite if neither can be."""

@@ -16,6 +16,7 @@ from itertools import combinations
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import Input, KernelGraph, Op, OpKind
+from mirage_nb.ir.sizes import size_of, sized
 from mirage_nb.ir.windows import MOVING
 
 VIEWS = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT})
@@ -70,15 +71,54 @@ class Piece:
         return len(self.graph.ops) == 1 and self.graph.ops[0].kind is not OpKind.CONST
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A program that pieces are cut from: what makes its values, and which dimension of each has the size."""
+
+    program: KernelGraph
+    maker: dict[int, Op]
+    dims: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, program: KernelGraph) -> Whole:
+        """Raises NamedSizeError as `ir.sizes.sized`."""
+        where = sized(program)
+        dims = where.dims if where is not None else (None,) * len(program.types)
+        return cls(program, {value: op for op, values in program.definitions() for value in values}, dims)
+
+    def part(self, stored: set[int], writes: list[int]) -> Piece:
+        """The piece that computes these values from stored ones, as far as they are not among these themselves."""
+        cone = _cone(self.maker, stored, writes)
+        reads = sorted({v for value in cone for v in self.maker[value].inputs} - set(cone))
+        graph = KernelGraph.start(*self._inputs(reads))
+        place = {value: index for index, value in enumerate(reads)}
+        for value in cone:
+            place[value] = len(graph.types)
+            graph = graph.append(replace(self.maker[value], inputs=tuple(place[v] for v in self.maker[value].inputs)))
+        return Piece(graph.returning(tuple(place[v] for v in writes)), (*reads, *cone), tuple(writes))
+
+    def _inputs(self, reads: Sequence[int]) -> Iterator[Input]:
+        """Values that a piece reads; extents are numbers where one has the size in another than the outermost one."""
+        program = self.program
+        inner = any(self.dims[value] for value in reads)
+        taken = {i.name for i in program.inputs}
+        for value in reads:
+            name = f"t{value}"
+            while name in taken:
+                name += "_"
+            given = program.inputs[value] if value < program.input_count else Input(name, program.types[value])
+            known = self.dims[value] is not None and not inner
+            yield replace(given, size=size_of(program) if known else None)
+
+
 def pieces(program: KernelGraph, cut: Cut) -> tuple[Piece, ...]:
     """The pieces of a cut in an order in which each finds its operands.
 
     Raises:
         SearchError: an output is an input, or nothing but a constant.
     """
-    maker = {value: op for op, values in program.definitions() for value in values}
-    stored = {*cut, *program.outputs}
-    made = [part_of(program, maker, stored, writes) for writes in _written(program, maker, stored)]
+    whole, stored = Whole.of(program), {*cut, *program.outputs}
+    made = [whole.part(stored, writes) for writes in _written(program, whole.maker, stored)]
     return tuple(_ordered(made, set(range(program.input_count))))
 
 
@@ -135,25 +175,6 @@ def _cone(maker: dict[int, Op], stored: set[int], writes: Sequence[int]) -> list
     return sorted(found)
 
 
-def part_of(program: KernelGraph, maker: dict[int, Op], stored: set[int], writes: list[int]) -> Piece:
-    """The piece that computes these values from stored ones, as far as they are not among these themselves."""
-    cone = _cone(maker, stored, writes)
-    reads = sorted({v for value in cone for v in maker[value].inputs} - set(cone))
-    taken = {i.name for i in program.inputs}
-    inputs = []
-    for value in reads:
-        name = f"t{value}"
-        while name in taken:
-            name += "_"
-        inputs.append(program.inputs[value] if value < program.input_count else Input(name, program.types[value]))
-    graph = KernelGraph.start(*inputs)
-    place = {value: index for index, value in enumerate(reads)}
-    for value in cone:
-        place[value] = len(graph.types)
-        graph = graph.append(replace(maker[value], inputs=tuple(place[v] for v in maker[value].inputs)))
-    return Piece(graph.returning(tuple(place[v] for v in writes)), (*reads, *cone), tuple(writes))
-
-
 def _ordered(made: list[Piece], known: set[int]) -> Iterator[Piece]:
     left = list(made)
     while left:
@@ -170,7 +191,8 @@ def smallest_cut(program: KernelGraph, expressible: Callable[[KernelGraph], bool
 
     Views within a piece are not asked for: what they make matters to their readers only.
     """
-    maker = {value: op for op, values in program.definitions() for value in values}
+    whole = Whole.of(program)
+    maker = whole.maker
     cut: set[int] = set(program.outputs)
     alone: set[int] = set()
     grown = -1
@@ -179,7 +201,7 @@ def smallest_cut(program: KernelGraph, expressible: Callable[[KernelGraph], bool
         for value, op in maker.items():
             if op.kind is OpKind.CONST or (op.kind in VIEWS and value not in cut):
                 continue
-            while value not in alone and not expressible(part_of(program, maker, cut, [value]).graph):
+            while value not in alone and not expressible(whole.part(cut, [value]).graph):
                 operands = {v for v in op.inputs if v in maker and maker[v].kind is not OpKind.CONST}
                 if operands <= cut:
                     alone.add(value)

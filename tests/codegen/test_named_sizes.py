@@ -9,13 +9,17 @@ import random
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
+from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted, Launch, emit, variants
 from mirage_nb.codegen.reach import Reaches
 from mirage_nb.errors import EmitError, LaunchError, ShapeError
+from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.sizes import Cut, resized, size_of
+from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search import EFFORTS, configurations, instances, prepare
@@ -30,6 +34,7 @@ PROGRAMS = {
     "lora": "X: f16[B, 64]\nW: f16[64, 64]\nA: f16[64, 16]\nC: f16[16, 64]\nreturn X @ W + (X @ A) @ C",
     "softmax": "X: f16[B, 96]\nreturn softmax(X)",
     "decode": "Q: f16[2*B, 16, 64]\nK: f16[2*B, 64, 64]\nV: f16[2*B, 64, 64]\nreturn softmax(Q @ K) @ V",
+    "batches": "X: f16[B, 5, 64]\nG: f16[64]\nW: f16[64, 32]\nreturn rms_norm(X, G) @ W",
     "elements": "X: f16[B, 37, 34]\nG: f16[34]\nreturn silu(X + G)",
 }
 EXTENTS = {"decode": (1, 3, 8)}
@@ -112,6 +117,35 @@ def test_a_lost_mask_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _cuts(graph: KernelGraph) -> list[Cut]:
     return [s.cut for s in emit(graph, H200).launches if isinstance(s, Launch) and s.cut is not None]
+
+
+PARTS = {
+    "halves": "X: f16[B, 96]\nreturn silu(X[:, :48]) * X[:, 48:]",
+    "of rows": "X: f32[B, 12]\nG: f32[10]\nreturn X[:, 2:] * G + X[:, :10]",
+    "turned": "X: f16[B, 7, 33]\nreturn transpose(X, (0, 2, 1)) * 2",
+    "rotated": "X: f16[B, 3, 32]\nc: f16[16]\nreturn concat(X[:, :, :16] * c - X[:, :, 16:], X[:, :, 16:] * c, axis=2)",
+    "a head's": """X: f16[B, 192]
+K: f16[B, 4, 32, 16]
+q = transpose(reshape(X[:, 64:128], B, 1, 4, 16), (0, 2, 1, 3))
+return softmax(q @ transpose(K, (0, 1, 3, 2)))""",
+    "innermost": """X: f32[B, 5, 40]
+T = transpose(X, (1, 2, 0))[:, 8:]
+return transpose(sum(T * exp(T), axis=0), (1, 0))""",
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_tensors_are_read_where_they_lie_at_every_extent(name: str) -> None:
+    """They were copied first where a size is known at launch only."""
+    session = superoptimize(f"B: size(9)\n{PARTS[name]}", effort="quick", target="h200")
+    session.wait()
+    best, program = session.best, session.program.graph
+    assert launched(best.graph) == 1
+    for extent in (1, 4, 9):
+        graph = resized(program, extent)
+        given = {i.name: a for i, a in zip(graph.inputs, draw(graph, seed=extent), strict=True)}
+        (wanted,) = evaluate(graph, {name: np.asarray(array, float) for name, array in given.items()})
+        np.testing.assert_allclose(np.asarray(best(*given.values()), float), wanted, rtol=1e-2, atol=2e-3)
 
 
 def test_nothing_is_known_at_launch_of_a_program_without_a_size() -> None:

@@ -11,6 +11,7 @@ from mirage_nb.bench.programs import text
 from mirage_nb.errors import MirageError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ThreadGraph
+from mirage_nb.ir.sizes import resized
 from mirage_nb.lang import parse
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.coalesced import coalesced, restored
@@ -104,9 +105,35 @@ def test_of_reshapes_nothing_is_left() -> None:
     assert all(op.kind is not OpKind.RESHAPE for op in said.ops)
 
 
-def test_extents_known_at_launch_stay() -> None:
-    graph = parse("B: size\nX: f16[B, 16, 64]\nreturn exp(X)").graph
-    assert coalesced(graph) is graph
+@pytest.mark.parametrize(
+    "program, said",
+    [
+        ("X: f16[B, 16, 64]\nreturn exp(X)", [(8, 1024)]),
+        ("X: f16[B, 64]\nreturn exp(X)", [(8, 64)]),
+        ("X: f16[B, 1, 64]\nW: f16[64, 32]\nreturn gelu(X @ W)", [(8, 64), (64, 32)]),
+        ("X: f16[B, 4, 64]\nG: f16[64]\nreturn rms_norm(X, G) + X", [(32, 64), (64,)]),
+        ("X: f16[B, 4, 64]\nG: f16[4, 1]\nreturn X * G", [(8, 4, 64), (4, 1)]),
+        ("X: f16[2 * B, 4, 64]\nW: f16[64, 32]\nreturn X @ W", [(64, 64), (64, 32)]),
+        ("X: f32[B, 8, 6, 10]\nreturn mean(X, axis=(2, 3))", [(64, 60)]),
+        ("X: f16[B, 3, 4, 8]\nreturn exp(transpose(X, (2, 0, 1, 3)))", [(24, 4, 8)]),
+        ("X: f16[B, 3, 4, 8]\nreturn exp(transpose(X, (1, 2, 0, 3)))", [(8, 12, 8)]),
+        ("X: f16[B, 3, 64]\nW: f16[64, 32]\nreturn reshape(X, B * 3, 64) @ W", [(24, 64), (64, 32)]),
+        ("X: f16[B, 3, 64]\nW: f16[B, 64, 32]\nreturn X @ W", [(8, 3, 64), (8, 64, 32)]),
+    ],
+)
+def test_an_extent_known_at_launch_is_part_of_the_outermost_one(program: str, said: list[tuple[int, ...]]) -> None:
+    graph = parse("B: size(8)\n" + program).graph
+    fewest = coalesced(graph)
+    assert shapes(fewest) == said
+    whole = restored(fewest, graph)
+    for extent in (1, 3, 8):
+        wanted = resized(graph, extent)
+        given = {i.name: np.random.default_rng(0).normal(size=i.type.shape) for i in wanted.inputs}
+        right = evaluate(wanted, given)
+        for made in (resized(fewest, extent), resized(whole, extent)):
+            inner = {i.name: given[i.name].reshape(i.type.shape) for i in made.inputs}
+            for one, other in zip(right, evaluate(made, inner), strict=True):
+                np.testing.assert_allclose(other.reshape(one.shape), one, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["attention", "average_pool_2d", "batch_norm", "liger_rope", "squeeze_excite"])

@@ -35,7 +35,7 @@ from mirage_nb.ir.ops import OPS, Trait
 from mirage_nb.lang.builder import Builder, Value
 from mirage_nb.search.partition import FREE, partition
 from mirage_nb.search.pieces import VIEWS as VIEW_KINDS
-from mirage_nb.search.pieces import Piece, part_of
+from mirage_nb.search.pieces import Piece, Whole
 from mirage_nb.targets import Target
 
 COPIES = frozenset({OpKind.CONCAT, OpKind.SLICE})
@@ -280,8 +280,8 @@ def _follows(node: Any, other: Any) -> bool:
 def _with_slices(piece: Piece, graph: KernelGraph, known: Mapping[int, Any]) -> Piece:
     """The piece with the parts of tensors that it reads made by itself: kernels read them where they lie, and as
     tensors of their own they would have to be copied."""
-    maker = {values[0]: op for op, values in graph.definitions()}
-    whole: dict[int, int] = {}
+    program = Whole.of(graph)
+    maker, whole = program.maker, dict[int, int]()
     for value in piece.reads:
         source = value
         passed = {OpKind.SLICE}
@@ -292,7 +292,7 @@ def _with_slices(piece: Piece, graph: KernelGraph, known: Mapping[int, Any]) -> 
             whole[value] = source
     if not whole:
         return piece
-    return part_of(graph, maker, {*piece.reads, *whole.values()} - whole.keys(), list(piece.writes))
+    return program.part({*piece.reads, *whole.values()} - whole.keys(), list(piece.writes))
 
 
 def _nodes_of_values(levels: _Levels, level: int, translation: Translation, left: dict[Any, str]) -> dict[Value, Any]:
