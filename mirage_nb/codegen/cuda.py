@@ -6,6 +6,7 @@ environment, same text in every run). Invariant: the source calls nothing but th
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,9 +15,10 @@ from mirage_nb.codegen.kernel import KernelText
 from mirage_nb.codegen.reach import Reaches, reaches
 from mirage_nb.codegen.tile_program import ProgramText
 from mirage_nb.errors import EmitError
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.places import numbered
 from mirage_nb.ir.sizes import sized
+from mirage_nb.ir.windows import Window, as_matrix
 from mirage_nb.optimize import BlockPlan, Options, Plan, as_planned, default_options
 from mirage_nb.optimize import plan as plan_graph
 from mirage_nb.targets import Target
@@ -146,8 +148,18 @@ def _kernel(
     args: tuple[TensorArg | MapArg, ...] = (
         *(TensorArg(operands[i]) for i in text.params()),
         *(TensorArg(v) for v in values),
-        *(replace(arg, value=operands[arg.value]) for arg in text.tensor_maps().values()),
+        *(_looked_at(arg, operands, block_plan.block, seen) for arg in text.tensor_maps().values()),
     )
     shared = max(block_plan.shared_bytes, overlap.least_shared) if block_plan.shared_bytes else 0
     launch = Launch(name, grid, block_plan.threads, shared, args, index, overlap.behind, bool(reach), cut)
     return launch, text.text()
+
+
+def _looked_at(arg: MapArg, operands: Sequence[int], block: BlockGraph, seen: Mapping[int, Window]) -> MapArg:
+    """The tensor map of an operand as one of what lies there in memory."""
+    window = seen.get(arg.value)
+    if window is None:
+        return replace(arg, value=operands[arg.value])
+    lies = as_matrix(window, block.args[arg.value].shape, arg.columns)
+    assert lies is not None, "else it is copied"
+    return replace(arg, value=window.base, first=lies[0], pitch=lies[1])

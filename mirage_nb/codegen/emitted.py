@@ -31,13 +31,16 @@ class TensorArg:
 
 @dataclass(frozen=True, slots=True)
 class MapArg:
-    """A tensor map over `value` seen as a row-major matrix [rows, columns]; boxes of `box` (rows, columns)."""
+    """A tensor map over `value` seen as a row-major matrix [rows, columns]; boxes of `box` (rows, columns). `first` and
+    `pitch`: elements in front of it, and from one row to the next (0: as many as it has columns)."""
 
     value: int
     rows: int
     columns: int
     box: tuple[int, int]
     swizzle: int
+    first: int = 0
+    pitch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,41 +6,11 @@ panel of the tile, or, of a multicast, for each panel of this block's part of it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
-
 from mirage_nb.codegen.emitted import MapArg
 from mirage_nb.codegen.writer import Writer, c_index
-from mirage_nb.tile.program import RANK, Copy, Index, Multicast, Program, Tile
+from mirage_nb.tile.matrix import Matrix
+from mirage_nb.tile.program import RANK, Copy, Multicast, Program
 from mirage_nb.tile.shared import LINE_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A global tensor as the copy engine has it for some box: the dimensions up to the box's rows are the rows."""
-
-    tile: Tile
-    split: int
-
-    @classmethod
-    def of(cls, source: Tile, target: Tile) -> Matrix:
-        """As boxes of `target` are cut from it."""
-        return cls(source, source.axes.index(target.axes[0]) + 1)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return prod(self.tile.shape[: self.split]), prod(self.tile.shape[self.split :])
-
-    def start(self, at: tuple[Index, ...]) -> tuple[Index, Index]:
-        """Row and column of a box."""
-        return self._flat(at, 0, self.split), self._flat(at, self.split, len(at))
-
-    def _flat(self, at: tuple[Index, ...], first: int, last: int) -> Index:
-        found = Index()
-        for place, extent in zip(at[first:last], self.tile.shape[first:last], strict=True):
-            found = found * extent + place
-        return found
 
 
 def _rows(program: Program, copy: Copy) -> int:

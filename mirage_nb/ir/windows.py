@@ -51,6 +51,25 @@ def windows(graph: KernelGraph, copied: Collection[int] = ()) -> dict[int, Windo
     return {value: found[value] for value in kept}
 
 
+def as_matrix(window: Window, shape: Sequence[int], columns: int) -> tuple[int, int] | None:
+    """A window as a matrix with so many columns: the elements of its base in front of it, and from one row to the next;
+    None where it is no such matrix."""
+    if any(places is not None for places in window.inside):
+        return None
+    runs: list[tuple[int, int]] = []  # extents and strides, outermost first
+    for extent, stride in zip(shape, window.strides, strict=True):
+        if extent > 1 and runs and runs[-1][1] == extent * stride:
+            runs[-1] = runs[-1][0] * extent, stride
+        elif extent > 1:
+            runs.append((extent, stride))
+    match runs:
+        case [(extent, 1)] if extent % columns == 0:
+            return window.offset, columns
+        case [(_, pitch), (extent, 1)] if extent == columns and pitch > 0:
+            return window.offset, pitch
+    return None
+
+
 def launched(graph: KernelGraph) -> int:
     """Number of kernels launched: of the operators that compute, those whose values are not read where others lie, or
     counted."""

@@ -7,7 +7,7 @@ its elementwise chains fused, nothing else is changed. Invariant: emitting a pla
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from mirage_nb.errors import TargetError
 from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, Op, OpKind, TensorType
 from mirage_nb.ir.places import numbered
-from mirage_nb.ir.windows import Window, windows
+from mirage_nb.ir.windows import Window, as_matrix, windows
 from mirage_nb.optimize.attention_program import attention_program
 from mirage_nb.optimize.layout import SharedLayout, boxes, choose_layouts
 from mirage_nb.optimize.options import Options, all_options, default_options
@@ -29,6 +29,7 @@ from mirage_nb.predefined import Match, matches, needed
 from mirage_nb.targets import EXACT, Target
 from mirage_nb.tile.attention import find_attention
 from mirage_nb.tile.groups import rows_of
+from mirage_nb.tile.matrix import columns_brought
 from mirage_nb.tile.memory import Interval, MemoryPlan, allocate
 from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.placement import Place, Placement, Step, StepKind, is_tiled, place
@@ -36,7 +37,7 @@ from mirage_nb.tile.products import find_product
 from mirage_nb.tile.program import Copy, Program
 from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
 from mirage_nb.tile.scales import move_scales
-from mirage_nb.tile.shared import worth_having_early
+from mirage_nb.tile.shared import CHUNK_BYTES, worth_having_early
 from mirage_nb.tile.sketch import Sketch, sketch_of
 from mirage_nb.tile.thread_graph import fuse
 from mirage_nb.tile.widen import widen
@@ -177,9 +178,9 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
     """
     seen = windows(graph)
     kernels = _kernels(graph, target, options, private, seen)
-    programs = {i for i, kernel in enumerate(kernels) if kernel is not None and kernel.program is not None}
-    if boxed := {v for i in programs for v in graph.ops[i].inputs if v in seen}:
-        seen = windows(graph, boxed)
+    programs = {i: k.program for i, k in enumerate(kernels) if k is not None and k.program is not None}
+    if copied := {v for i, program in programs.items() for v in _not_boxed(graph, i, program, seen)}:
+        seen = windows(graph, copied)
         kernels = _kernels(graph, target, options, private, seen)
     bulk = [kernel.bulk_operands if kernel is not None else frozenset[int]() for kernel in kernels]
     library = matches(graph) if options.library else ()
@@ -188,8 +189,23 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
         n for n, (_, values) in enumerate(graph.definitions()) if values[0] not in needs or values[0] in seen
     )
     device = plan_device(graph, library, seen, left_out)
-    overlap = overlaps(graph, target, bulk, options, seen, programs)
+    overlap = overlaps(graph, target, bulk, options, seen, programs.keys())
     return Plan(graph, kernels, overlap, *device, library, seen, left_out)
+
+
+def _not_boxed(graph: KernelGraph, index: int, program: Program, seen: Mapping[int, Window]) -> Iterator[int]:
+    """The windows that a kernel reads and that the copy engine cannot bring."""
+    for operand, value in enumerate(graph.ops[index].inputs):
+        if (window := seen.get(value)) is not None:
+            columns = columns_brought(program, operand)
+            if columns is None or not _in_boxes(window, graph.types[value], columns):
+                yield value
+
+
+def _in_boxes(window: Window, type_: TensorType, columns: int) -> bool:
+    """Whether the copy engine brings boxes of a window, as a matrix with so many columns."""
+    lies = as_matrix(window, type_.shape, columns)
+    return lies is not None and all(elements * type_.dtype.size % CHUNK_BYTES == 0 for elements in lies)
 
 
 def _kernels(
@@ -205,7 +221,8 @@ def _kernels(
     return tuple(
         plan_block(
             op.body, target, of_block, {i: literals[op.inputs[i]] for i in among(op, literals)}, private,
-            tuple(graph.types[v] for v in values), among(op, places), among(op, seen),
+            tuple(graph.types[v] for v in values), among(op, places),
+            {i: seen[v] for i, v in enumerate(op.inputs) if v in seen},
         )
         if isinstance(op.body, BlockGraph)
         else None
@@ -290,12 +307,12 @@ def plan_block(
     private: bool = True,
     outputs: tuple[TensorType, ...] = (),
     places: frozenset[int] = frozenset(),
-    seen: frozenset[int] = frozenset(),
+    seen: Mapping[int, Window] = MappingProxyType({}),
 ) -> BlockPlan:
     """Plan one block graph whose chains are as they shall be; the ring gets shallower until it fits. `literals`:
     operands that are one number; `private`: see `plan_chains`; `outputs`: the types of its outputs, if they are not
-    those of the block graph; `places`: operands that number the places of an axis; `seen`: those that are windows,
-    which the copy engine does not bring. Raises TargetError."""
+    those of the block graph; `places`: operands that number the places of an axis; `seen`: those that are windows.
+    Raises TargetError."""
     literal_args = frozenset(literals or ())
     if options.specialised and private:
         given = Given(outputs or block.output_types, literals or {}, options.precision, places)
@@ -372,11 +389,16 @@ def _plan_resident(
     return BlockPlan(block, chosen, tuple(places), stored, resident)
 
 
-def _bulk_possible(block: BlockGraph, steps: tuple[Step, ...], seen: frozenset[int]) -> bool:
+def _bulk_possible(block: BlockGraph, steps: tuple[Step, ...], seen: Mapping[int, Window]) -> bool:
     """Whether there is a ring and the copy engine can bring every tile of it."""
     streamed = [block.ops[s.op].attrs for s in steps if s.kind is StepKind.LOAD and s.phase is Phase.LOOP]
-    able = (isinstance(a, InIterAttrs) and a.arg not in seen and boxes(block, a) is not None for a in streamed)
-    return bool(streamed) and all(able)
+    return bool(streamed) and all(isinstance(a, InIterAttrs) and _bulk(block, a, seen.get(a.arg)) for a in streamed)
+
+
+def _bulk(block: BlockGraph, attrs: InIterAttrs, window: Window | None) -> bool:
+    """Whether the copy engine can bring the tiles of an operand."""
+    found = boxes(block, attrs)
+    return found is not None and (window is None or _in_boxes(window, block.args[attrs.arg], found.columns))
 
 
 def _worth_having(block: BlockGraph, value: int) -> bool:

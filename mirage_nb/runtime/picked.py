@@ -80,7 +80,7 @@ def picking(program: KernelGraph, whole: int = WHOLE_ELEMENTS, most: int = PICKE
     if _elements(program) <= whole or size_of(program) is not None or indices(program):
         return None
     numbered, numbers = _numbered(program)
-    prepared = prepare(numbered, fewest=False)
+    prepared = prepare(numbered, otherwise=False)
     able = [axis for axis in prepared.free if _is_alone(prepared, axis)]
     chosen = _chosen(prepared, able, most)
     if not chosen:
@@ -105,7 +105,7 @@ def operators_alone(program: KernelGraph) -> list[KernelGraph]:
             continue
         given = [Input(f"operand {n}", program.types[v]) for n, v in enumerate(op.inputs)]
         made = KernelGraph.start(*given).append(replace(op, inputs=tuple(range(len(given)))))
-        prepared = prepare(made.returning((len(given),)), fewest=False)
+        prepared = prepare(made.returning((len(given),)), otherwise=False)
         if not prepared.refused:
             few = {n: range(min(FEW, axis.extent)) for n, axis in enumerate(prepared.axes)}
             found[_less(prepared, few)] = None

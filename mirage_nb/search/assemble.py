@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.pieces import Piece
@@ -215,7 +215,13 @@ def _inlined(made: KernelGraph, graph: KernelGraph, operands: Sequence[int]) -> 
 
 def _whole(prepared: Prepared, assembly: Assembly, chosen: Sequence[Instance], target: Target) -> Instance:
     made = joined(prepared.graph, assembly.pieces, chosen, target)
-    return replace(made, graph=prepared.whole(made.graph))
+    return on_given(made, prepared.whole(made.graph), target)
+
+
+def on_given(made: Instance, graph: KernelGraph, target: Target) -> Instance:
+    """A muGraph on the inputs that were given, `graph`: where a library reads parts of these, they are copied."""
+    taken = any(op.kind is OpKind.SLICE for op in graph.ops)
+    return replace(made, graph=graph, cost=written_cost(graph, target) if taken else made.cost)
 
 
 def joined(program: KernelGraph, pieces: Sequence[Piece], chosen: Sequence[Instance], target: Target) -> Instance:

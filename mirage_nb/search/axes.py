@@ -18,9 +18,9 @@ from itertools import islice, zip_longest
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import ConstAttrs, KernelGraph, OpKind, PowAttrs
-from mirage_nb.search.coalesced import coalesced, restored
 from mirage_nb.search.dims import Conflict, Copy, Dims, folded_dim
 from mirage_nb.search.dims import Layout as Groups
+from mirage_nb.search.said import Said
 from mirage_nb.search.saturation.values import DATA, TILE, Node, Operator, Type
 
 Layout = tuple[int | None, ...]
@@ -90,9 +90,8 @@ class Prepared:
 
     `output_dims`: the axes of every dimension of the outputs. `shapes`: the same for all values of `graph` that
     the outputs need, by value. `joins`: what concatenations make of axes, operands first. `refused`: why the program
-    as a whole cannot be said over axes; it has none then, and only its pieces are searched. `given`: the program whose
-    inputs and outputs muGraphs have at its own extents, of which `graph` may say the same in fewer dimensions
-    (`search.coalesced`); None: that is `graph`.
+    as a whole cannot be said over axes; it has none then, and only its pieces are searched. `said`: the program whose
+    inputs and outputs muGraphs have at its own extents, of which `graph` says the same; None: that is `graph`.
     """
 
     graph: KernelGraph
@@ -106,17 +105,15 @@ class Prepared:
     shapes: Mapping[int, Groups]
     joins: tuple[Join, ...] = ()
     refused: str = ""
-    given: KernelGraph | None = None
+    said: Said | None = None
 
     def whole(self, graph: KernelGraph) -> KernelGraph:
         """A muGraph at the program's own extents with the inputs and outputs of the program that was given."""
-        return graph if self.given is None else restored(graph, self.given)
+        return graph if self.said is None else self.said.whole(graph)
 
     def inner(self, graph: KernelGraph) -> KernelGraph:
         """A muGraph of the program that was given with the inputs and outputs of `self.graph`; any other as it is."""
-        given = self.given
-        same = given is not None and graph.inputs == given.inputs and graph.output_types == given.output_types
-        return restored(graph, self.graph) if same else graph
+        return graph if self.said is None else self.said.inner(graph)
 
     def __hash__(self) -> int:
         return hash((self.seed, self.axes, self.tensors, self.outputs))
@@ -184,23 +181,23 @@ class Prepared:
         return tuple(i for i, other in enumerate(self.axes) if i == axis or not dims.isdisjoint(other.dims))
 
 
-def prepare(graph: KernelGraph, *, seed: int = 0, fewest: bool = True) -> Prepared:
+def prepare(graph: KernelGraph, *, seed: int = 0, otherwise: bool = True) -> Prepared:
     """The program over axes; without any where it cannot be said over axes, with the reason.
 
     Args:
         graph: a tensor program: pre-defined operators only.
         seed: of the random field elements; equal seeds give equal searches.
-        fewest: dimensions that always stand side by side are one (`search.coalesced`).
+        otherwise: the program may be said otherwise (`search.said`).
 
     Raises:
         SearchError: the program returns nothing.
     """
     if not graph.outputs:
         raise SearchError("the program returns nothing", hint="name the outputs of the program")
-    said = coalesced(graph) if fewest else graph
+    said = Said.of(graph) if otherwise else Said(graph, graph)
     try:
-        prepared = over_axes(said, seed=seed)
-        return prepared if said is graph else replace(prepared, given=graph)
+        prepared = over_axes(said.program, seed=seed)
+        return prepared if said.program is graph else replace(prepared, said=said)
     except SearchError as why:
         return Prepared(graph, seed, (), (), (), (), (), (), {}, refused=str(why))
 

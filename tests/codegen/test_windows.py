@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mirage_nb.codegen import Launch, Options, emit
+from mirage_nb import superoptimize
+from mirage_nb.codegen import Launch, MapArg, Options, emit, variants
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import (
     DType,
@@ -21,7 +22,7 @@ from mirage_nb.ir import (
     TensorType,
     TransposeAttrs,
 )
-from mirage_nb.ir.windows import windows
+from mirage_nb.ir.windows import Window, as_matrix, windows
 from mirage_nb.lang import parse
 from mirage_nb.search.composition import library_and_fused
 from mirage_nb.targets import TARGETS
@@ -167,3 +168,46 @@ def test_parts_cost_no_launch(text: str) -> None:
     assert len(emitted.launches) == 1
     inputs = draw(program)
     assert max(errors(program, emitted, inputs, run(emitted, inputs))) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "shape, strides, columns, lies",
+    [
+        ((8, 48), (96, 1), 48, (5, 96)),
+        ((8, 48), (48, 1), 48, (5, 48)),
+        ((8, 48), (48, 1), 96, (5, 96)),  # two rows as one
+        ((8, 48), (96, 1), 96, None),
+        ((2, 4, 48), (384, 96, 1), 48, (5, 96)),
+        ((2, 4, 48), (768, 96, 1), 48, None),  # rows that are not as far from each other as others
+        ((8, 48), (96, 2), 48, None),
+        ((8, 48), (-96, 1), 48, None),
+        ((8, 1, 48), (96, 7, 1), 48, (5, 96)),
+    ],
+)
+def test_a_window_may_be_a_matrix(
+    shape: tuple[int, ...], strides: tuple[int, ...], columns: int, lies: tuple[int, int] | None
+) -> None:
+    window = Window(0, 10_000, 5, strides, (None,) * len(shape))
+    assert as_matrix(window, shape, columns) == lies
+    padded = Window(0, 10_000, 5, strides, (range(1, 2), *(None,) * (len(shape) - 1)))
+    assert as_matrix(padded, shape, columns) is None
+
+
+@pytest.mark.parametrize("rows, depth, programs", [(16, 1024, {False}), (256, 128, {False, True})])
+def test_the_copy_engine_brings_halves_of_a_weight(rows: int, depth: int, programs: set[bool]) -> None:
+    """They came element by element, or were copied first for a tile program."""
+    program = f"X: f16[{rows}, {depth}]\nW: f16[{depth}, 512]\nY = X @ W\nreturn silu(Y[:, :256]) * Y[:, 256:]"
+    session = superoptimize(program, effort="quick", target="h200")
+    session.wait()
+    graph, brought = session.best.graph, set[bool]()
+    inputs = draw(session.program.graph)
+    for options in variants(graph, H200):
+        emitted = emit(graph, H200, options)
+        (launch,) = emitted.launches
+        assert isinstance(launch, Launch)
+        parts = [a for a in launch.args if isinstance(a, MapArg) and a.value == 1]
+        if parts:
+            assert sorted((a.first, a.pitch, a.columns) for a in parts) == [(0, 512, 256), (256, 512, 256)]
+            brought.add(emitted.programs != ())
+            assert max(errors(session.program.graph, emitted, inputs, run(emitted, inputs))) < 1e-2
+    assert brought == programs

@@ -251,6 +251,26 @@ def test_a_map_has_the_elements_of_its_tensor(plan: Plan) -> None:
         read_plan(data)
 
 
+def test_a_map_of_a_part_lies_in_its_tensor(plan: Plan) -> None:
+    step = next(s for s in plan.steps if isinstance(s, Launch))
+    place = next(n for n, a in enumerate(step.args) if a.shape is not None)
+    arg = step.args[place]
+    assert arg.shape is not None
+    rows, columns = arg.shape
+
+    def given(**part: Any) -> dict[str, Any]:
+        args = (*step.args[:place], replace(arg, **part), *step.args[place + 1 :])
+        steps = tuple(replace(s, args=args) if s is step else s for s in plan.steps)
+        written: dict[str, Any] = json.loads(json.dumps(write_plan(replace(plan, steps=steps))))
+        return written
+
+    half = given(shape=(rows, columns // 2), first=columns // 2, pitch=columns)
+    assert half["version"] == 3 and write_plan(read_plan(half)) == {**half, "cubin": write_plan(plan)["cubin"]}
+    for part in ({"first": 8}, {"pitch": 2 * columns}, {"pitch": columns // 2}, {"first": rows * columns}):
+        with pytest.raises(KernelError, match="a map of"):
+            read_plan(given(**part))
+
+
 def test_the_flattened_source_compiles_to_the_same(emitted: Emitted, plan: Plan) -> None:
     assert len(compiled(flattened(emitted.source), "sm_90a")) == len(plan.cubin)  # names of files differ
     with pytest.raises(KernelError, match="NVRTC rejects"):

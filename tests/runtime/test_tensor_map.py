@@ -51,6 +51,17 @@ def test_the_cpu_edition_is_told_the_fastest_dimension_first() -> None:
     assert flat[2:] == (2, 4, 0, 0, 32, 5, 1, 4, 128, 0, 32, 4, 1)
 
 
+def test_a_map_of_a_part_begins_within_an_array() -> None:
+    array = np.zeros((6, 96), np.float16)
+    half = TensorMap(array, (4, 32), 64, (6, 48), 48, 96).map_shape
+    assert half.strides == array[:, 48:].strides
+    words = struct.unpack_from("<QQ4I3Q3Q3I", encode_cpu(half, 7))
+    assert words[1:] == (96, 2, 2, 64, 7, 48, 6, 1, 2, 192, 0, 32, 4, 1)
+    for first, pitch, pattern in ((4, 96, "from element 4 on"), (0, 97, "rows of 194 bytes")):
+        with pytest.raises(LaunchError, match=pattern):
+            MapShape((6, 48), (4, 32), 2, 64, first, pitch)
+
+
 class Driver:
     """Takes the place of libcuda: remembers what it was asked, answers with a status."""
 
@@ -73,6 +84,13 @@ def test_the_driver_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert storage % 64 == 0
     # Unsigned 16-bit elements, three dimensions, the fastest first; 128-byte swizzle is number 3.
     assert rest == [1, 3, 0x7000, [64, 5, 3], [128, 640], [64, 4, 2], [1, 1, 1], 0, 3, 3, 0]
+
+
+def test_the_driver_is_told_how_far_rows_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(0)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    encode_map(0x7000, 2, (6, 48), (4, 32), 64, 96)
+    assert driver.asked[4:6] == [[48, 6], [192]]
 
 
 def test_a_map_that_the_driver_rejects_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

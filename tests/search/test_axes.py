@@ -129,7 +129,7 @@ def test_shared_intermediates_stay_one() -> None:
 def test_small_program_keeps_the_meaning_of_reshapes_that_insert_ones() -> None:
     b = Builder.over(X=(4, 6))
     b.op(OpKind.MUL, b.op(OpKind.RESHAPE, 0, attrs=ReshapeAttrs((4, 1, 6))), b.const(Fraction(3)))
-    prepared = prepare(b.done(), fewest=False)
+    prepared = prepare(b.done(), otherwise=False)
     small = small_program(prepared, (2, 3))
     assert small.output_types[0].shape == (2, 1, 3)
 

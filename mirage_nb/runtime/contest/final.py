@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mirage_nb.ir import KernelGraph
+from mirage_nb.search.said import Said
 from mirage_nb.search.session.piecewise import Made, piecewise
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
@@ -24,6 +25,7 @@ from mirage_nb.verify.verdict import Verdict, VerdictKind
 REAL_TRIALS = 2
 """Trials at the real shape: a muGraph that became another one with its sizes is seen in each; the bound is that of
 the small pair."""
+TAKEN = "on parts of inputs, of which slices in the program were taken first"
 
 
 def verify_final(
@@ -65,4 +67,8 @@ def _final(program: KernelGraph, candidate: Candidate, parts: Made) -> Verdict:
     if parts and verdict.accepted:
         found = piecewise([with_proof(c.verdict, piece, c.graph)[0] for piece, c in parts if c.graph != piece])
         return replace(verdict, kind=found.kind, note="; ".join(filter(None, (found.note, verdict.note))))
-    return with_proof(verdict, program, candidate.graph)[0]
+    taken = Said.of(program).parts
+    if taken is None or (inner := taken.inner(candidate.graph)) is candidate.graph:
+        return with_proof(verdict, program, candidate.graph)[0]
+    found = with_proof(verdict, taken.program, inner)[0]  # no term says which elements of a product a slice has
+    return replace(found, note="; ".join(filter(None, (found.note, TAKEN))))

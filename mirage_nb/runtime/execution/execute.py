@@ -173,7 +173,8 @@ class CpuExecutable(Executable):
             if isinstance(arg, TensorArg):
                 args.append(held[arg.value])
             else:
-                args.append(TensorMap(held[arg.value].reshape(arg.rows, arg.columns), arg.box, arg.swizzle))
+                shape = arg.rows, arg.columns
+                args.append(TensorMap(held[arg.value], arg.box, arg.swizzle, shape, arg.first, arg.pitch))
         if step.sized:
             args.append(extent)
         self._module.launch(

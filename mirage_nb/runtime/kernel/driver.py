@@ -58,15 +58,20 @@ class _Config(ctypes.Structure):
     ]
 
 
-def encode_map(address: int, itemsize: int, shape: Sequence[int], box: Sequence[int], swizzle: int) -> Any:
+def encode_map(
+    address: int, itemsize: int, shape: Sequence[int], box: Sequence[int], swizzle: int, pitch: int = 0
+) -> Any:
     """A tensor map over device memory, slowest dimension first: 128 bytes, which kernels take by value.
+
+    `pitch`: elements from one row to the next, if these are more than a row has.
 
     Raises:
         KernelError: there is no driver, or it rejects the map.
     """
     encode_tiled = driver_function("cuTensorMapEncodeTiled")
     rank = len(shape)
-    strides = [itemsize * math.prod(shape[n + 1 :]) for n in range(rank)]
+    extents = [*shape[:-1], pitch or shape[-1]]
+    strides = [itemsize * math.prod(extents[n + 1 :]) for n in range(rank)]
     storage = ctypes.create_string_buffer(MAP_BYTES + 64)
     offset = -ctypes.addressof(storage) % 64
     status = encode_tiled(
@@ -189,7 +194,8 @@ class Loaded:
             tensor, start = self.plan.tensors[arg.tensor], address[arg.tensor]
             itemsize = np.dtype(STORED[tensor.dtype]).itemsize
             if arg.shape is not None:
-                args.append(encode_map(start, itemsize, arg.shape, arg.box, arg.swizzle))
+                first = start + (arg.first or 0) * itemsize
+                args.append(encode_map(first, itemsize, arg.shape, arg.box, arg.swizzle, arg.pitch or 0))
             else:
                 args.append(np.uintp(start))
         if step.sized:

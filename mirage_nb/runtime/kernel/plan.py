@@ -24,7 +24,7 @@ import numpy as np
 from mirage_nb.records import Records, short
 from mirage_nb.runtime.kernel.operators import LIBRARY, OPERATORS, PRIMITIVES, STORED
 
-FORMAT, VERSION, SIZED_VERSION = "mirage_nb kernel", 1, 2
+FORMAT, VERSION, SIZED_VERSION, PARTS_VERSION = "mirage_nb kernel", 1, 2, 3
 ALIGNMENT = 16
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 """Swizzle of a tensor map in bytes -> the driver's number."""
@@ -67,12 +67,15 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A kernel argument: the address of a tensor, or with `shape` a tensor map over it as a row-major matrix."""
+    """A kernel argument: the address of a tensor, or with `shape` a tensor map over it as a row-major matrix; `first`,
+    `pitch`: its elements in front of that, and from one row to the next, where it has others, too."""
 
     tensor: int
     shape: tuple[Annotated[int, 1, 2**32], Annotated[int, 1, 2**32]] | None = None
     box: tuple[Annotated[int, 1, 256], Annotated[int, 1, 256]] = (1, 1)
     swizzle: int = 0
+    first: Annotated[int, 0, 2**40] | None = None
+    pitch: Annotated[int, 1, 2**32] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +206,18 @@ def write_plan(plan: Plan) -> dict[str, Any]:
     """The plan as nested dicts and lists, ready for `json.dumps`."""
     size = {} if plan.size is None else {"size": [plan.size.name, plan.size.least, plan.size.most]}
     return {
-        "format": FORMAT, "version": SIZED_VERSION if size else VERSION, **_plain(replace(plan, cubin=b"")), **size,
+        "format": FORMAT, "version": _version(plan), **_plain(replace(plan, cubin=b"")), **size,
         "source": _pack(plan.source.encode()), "cubin": _pack(plan.cubin),
         "cubin_sha256": hashlib.sha256(plan.cubin).hexdigest(),
     }  # fmt: skip
+
+
+def _version(plan: Plan) -> int:
+    """The least version of the format that says it all."""
+    args = [arg for step in plan.steps if isinstance(step, Launch) for arg in step.args]
+    if any(arg.first is not None or arg.pitch is not None for arg in args):
+        return PARTS_VERSION
+    return VERSION if plan.size is None else SIZED_VERSION
 
 
 def _plain(value: Any) -> Any:
@@ -226,9 +237,9 @@ def read_plan(data: object) -> Plan:
         raise KernelError(f"this is no {FORMAT}")
     plain = _Plain()
     size = Size(*plain.value(tuple[str, Extent, Extent], data["size"], "size")) if "size" in data else None
-    if data.get("version") != (VERSION if size is None else SIZED_VERSION):
+    if data.get("version") not in (VERSION if size is None else SIZED_VERSION, PARTS_VERSION):
         said = f"version {short(data.get('version'))} of the format"
-        raise KernelError(f"{said}; this reads {VERSION} and {SIZED_VERSION}")
+        raise KernelError(f"{said}; this reads {VERSION} to {PARTS_VERSION}")
     if size is not None and size.least > size.most:
         raise KernelError(f"a size from {size.least} to {size.most}")
     source, cubin = (_unpack(plain.value(str, data.get(name), name), name) for name in ("source", "cubin"))
@@ -269,8 +280,18 @@ def _check_step(step: Launch | Apply, tensors: Sequence[Tensor], where: str) -> 
     for arg in args:
         if arg.swizzle not in SWIZZLES:
             raise KernelError(f"{where}: a swizzle of {arg.swizzle} bytes")
-        if arg.shape is not None and math.prod(arg.shape) != math.prod(tensors[arg.tensor].shape):
+        if arg.shape is not None and not _maps(arg, math.prod(tensors[arg.tensor].shape)):
             raise KernelError(f"{where}: a map of {arg.shape} over {tensors[arg.tensor]}")
+
+
+def _maps(arg: Argument, elements: int) -> bool:
+    """Whether a matrix is all of a tensor with so many elements, or lies in it."""
+    assert arg.shape is not None
+    rows, columns = arg.shape
+    if arg.first is None and arg.pitch is None:
+        return rows * columns == elements
+    pitch = arg.pitch or columns
+    return pitch >= columns and (arg.first or 0) + (rows - 1) * pitch + columns <= elements
 
 
 def _check_operator(step: Apply, library: Mapping[str, Sequence[str]], where: str) -> None:

@@ -137,7 +137,9 @@ def _slots(emitted: Emitted) -> dict[int, Tensor]:
 
 def _launch(step: EmittedLaunch, numbers: Mapping[int, int]) -> Launch:
     args = tuple(
-        Argument(numbers[arg.value], (arg.rows, arg.columns), arg.box, arg.swizzle)
+        Argument(
+            numbers[arg.value], (arg.rows, arg.columns), arg.box, arg.swizzle, arg.first or None, arg.pitch or None
+        )
         if isinstance(arg, MapArg)
         else Argument(numbers[arg.value])
         for arg in step.args

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import Configuration, Effort, configurations, prepare
-from mirage_nb.search.assemble import beside, cheapest, joined
-from mirage_nb.search.coalesced import coalesced, restored
+from mirage_nb.search.assemble import beside, cheapest, joined, on_given
 from mirage_nb.search.limits import Limits
 from mirage_nb.search.partition import partition
 from mirage_nb.search.pieces import Piece
+from mirage_nb.search.said import Said
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.unsearched import operators_of, unsearched
@@ -64,9 +64,8 @@ class Pieces:
     """The pieces of one program for one target."""
 
     def __init__(self, program: KernelGraph, target: Target, limits: Limits, seed: int) -> None:
-        self._given, self._target, self._seed = program, target, seed
-        self._program = coalesced(program)
-        self._pieces = partition(self._program, target)
+        self._said, self._target, self._seed = Said.of(program), target, seed
+        self._pieces = partition(self._said.program, target)
         self._order = [piece.digest for piece in self._pieces]
         self._computing = [piece.digest for piece in self._pieces if piece.computes]
         shares: dict[str, Share] = {}
@@ -136,8 +135,8 @@ class Pieces:
 
     def _whole(self, chosen: Mapping[str, Candidate]) -> Candidate:
         instances = [_instance(chosen[digest]) for digest in self._order]
-        made = joined(self._program, self._pieces, instances, self._target)
-        made = replace(made, graph=restored(made.graph, self._given))
+        made = joined(self._said.program, self._pieces, instances, self._target)
+        made = on_given(made, self._said.whole(made.graph), self._target)
         pairs = dict.fromkeys(c.small for c in chosen.values() if c.small is not None)
         small = tuple(beside(graphs) for graphs in zip(*pairs, strict=True)) if pairs else ()
         parts = tuple((self._shares[digest].piece.graph, candidate) for digest, candidate in chosen.items())

@@ -232,7 +232,7 @@ std::string describe_mbarrier(const uint64_t* bar) {
 void place_tensor_map(TensorMap& map) {
   MapWords w = words(map);
   if (w.magic != MAP_MAGIC) fail("arguments", "an argument is not a tensor map");
-  w.address = reinterpret_cast<uint64_t>(argument_data(int(w.argument)));
+  w.address += reinterpret_cast<uint64_t>(argument_data(int(w.argument)));
   memcpy(map.bytes, &w, sizeof w);
 }
 
