@@ -8,7 +8,7 @@ these reshapes cost nothing. (PyTorch's TensorIterator coalesces the dimensions 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -35,13 +35,16 @@ Gap = tuple[int, int]
 """Between a dimension of a value and the next one: the value, and that dimension."""
 
 
-def coalesced(program: KernelGraph) -> KernelGraph:
+def coalesced(program: KernelGraph, apart: Collection[Gap] = ()) -> KernelGraph:
     """The program in as few dimensions as say the same; itself, where these are all that it has, or where an output
     would be an input, or another output. An extent that is known at launch stays outermost in what it becomes part of.
-    Raises NamedSizeError as `ir.sizes.sized`."""
+
+    apart: gaps of inputs whose elements do not lie one after the other there. Raises NamedSizeError as
+    `ir.sizes.sized`.
+    """
     if all(len(t.shape) < LEAST_RANK for t in program.types):
         return program
-    gaps = _Gaps(program)
+    gaps = _Gaps(program, apart)
     if not gaps.closed:
         return program
     made = _Writer(program, gaps).write()
@@ -98,10 +101,10 @@ class _Chain:
 class _Gaps:
     """Which gaps can be closed: where all that reads or makes a value does the same to both dimensions."""
 
-    def __init__(self, program: KernelGraph) -> None:
+    def __init__(self, program: KernelGraph, apart: Collection[Gap]) -> None:
         self._shapes = [t.shape for t in program.types]
         self._group: dict[Gap, Gap] = {}
-        self._open: set[Gap] = set()
+        self._open = {*apart}
         self.chains, self.within = _chains(program)
         for op, (value, *_) in program.definitions():
             if value in self.chains:

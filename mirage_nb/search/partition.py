@@ -132,14 +132,15 @@ class _Partition:
     # -- what the program is --------------------------------------------------------------------------
 
     def _made_again(self, inside: Collection[int]) -> set[int]:
-        """Values that every piece makes for itself: views, and what depends on no input and is inside, or, where
-        operators stay as they stand, read by none of a library."""
+        """Values that every piece makes for itself: views, parts of tensors where pieces are searched, and what depends
+        on no input and is inside, or, where operators stay as they stand, read by none of a library."""
+        views = VIEWS | {OpKind.SLICE} if self.grain.looped else VIEWS
         found: set[int] = set()
         constant: set[int] = set()
         for value, op in self.maker.items():
             if constant.issuperset(op.inputs):
                 constant.add(value)
-            if op.kind in VIEWS or (value in constant and (value in inside or self._is_numbers(value))):
+            if op.kind in views or (value in constant and (value in inside or self._is_numbers(value))):
                 found.add(value)
         return found
 

@@ -26,6 +26,15 @@ class Parts:
     program: KernelGraph
     taken: tuple[tuple[int, Part], ...]
 
+    @property
+    def apart(self) -> frozenset[tuple[int, int]]:
+        """Inputs of `program`, and dimensions whose elements lie apart, as not all of what is behind them is taken."""
+        found = set[tuple[int, int]]()
+        for number, (value, part) in enumerate(self.taken):
+            for attrs in _proper(part, self.given.types[value].shape):
+                found.update((number, dim) for dim in range(attrs.dim + (attrs.step != 1)))
+        return frozenset(found)
+
     def whole(self, graph: KernelGraph) -> KernelGraph:
         """A muGraph of `program` on the inputs of `given`."""
         made, held = self._front()
@@ -75,12 +84,16 @@ def _begin(part: Part) -> tuple[int, ...]:
     return tuple(attrs.start for attrs in part)
 
 
+def _proper(part: Part, shape: Shape) -> list[SliceAttrs]:
+    """Of dimensions of which not all is taken, what is."""
+    return [attrs for attrs, every in zip(part, _all(shape), strict=True) if attrs != every]
+
+
 def _taken(graph: KernelGraph, value: int, part: Part) -> tuple[KernelGraph, int]:
     """The graph with a part of a value, and that part."""
-    for attrs in part:
-        if attrs != SliceAttrs(attrs.dim, 0, graph.types[value].shape[attrs.dim]):
-            graph = graph.append(Op(OpKind.SLICE, (value,), attrs))
-            value = len(graph.types) - 1
+    for attrs in _proper(part, graph.types[value].shape):
+        graph = graph.append(Op(OpKind.SLICE, (value,), attrs))
+        value = len(graph.types) - 1
     return graph, value
 
 

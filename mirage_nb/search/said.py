@@ -25,7 +25,9 @@ class Said:
     def of(cls, given: KernelGraph) -> Said:
         """A program said otherwise, if it can be."""
         found = parts(given)
-        return cls(given, coalesced(given if found is None else found.program), found)
+        if found is None:
+            return cls(given, coalesced(given))
+        return cls(given, coalesced(found.program, found.apart), found)
 
     def whole(self, graph: KernelGraph) -> KernelGraph:
         """A muGraph of `program` as one of `given`."""

@@ -112,3 +112,32 @@ def test_a_program_that_cannot_be_said_over_axes_is_cut_as_it_is() -> None:
     graph = parse("X: f16[16, 64]\nreturn cumsum(X, axis=1)[:, 8:]").graph
     prepared = prepare(graph)
     assert prepared.refused and prepared.graph == graph
+
+
+def test_what_lies_apart_in_memory_stays_apart() -> None:
+    """Rows of a part that are one dimension for the search would have to be copied."""
+    found = parts(parse("X: f16[4, 6, 8, 10]\nreturn X[:, 1:] + X[:, :5], exp(X[:, :, ::2])").graph)
+    assert found is not None
+    apart = {(found.program.inputs[number].name, dim) for number, dim in found.apart}
+    assert apart == {("X[:, 0:5]", 0), ("X[:, 1:6]", 0), *(("X[:, :, 0:7:2]", dim) for dim in range(3))}
+
+
+def test_a_fused_projection_and_attention_are_two_kernels_at_most() -> None:
+    """The parts of the projection were copied before attention read them."""
+    program = """X: f16[8, 128]
+W: f16[128, 384]
+K: f16[8, 4, 32, 32]
+V: f16[8, 4, 32, 32]
+Y = X @ W
+q = reshape(Y[:, :128], 8, 4, 1, 32)
+k = reshape(Y[:, 128:256], 8, 4, 1, 32)
+v = reshape(Y[:, 256:], 8, 4, 1, 32)
+return softmax(q @ swapaxes(concat(K, k, axis=2), 2, 3)) @ concat(V, v, axis=2)"""
+    session = superoptimize(program, effort="quick", target="h200", budget=20)
+    session.wait()
+    assert launched(session.best.graph) <= 2
+    graph = session.program.graph
+    given = [np.random.default_rng(n).normal(size=i.type.shape) / 4 for n, i in enumerate(graph.inputs)]
+    (wanted,) = evaluate(graph, dict(zip([i.name for i in graph.inputs], given, strict=True)))
+    made = session.best(*(array.astype(np.float16) for array in given))
+    np.testing.assert_allclose(np.asarray(made, float), wanted, rtol=2e-2, atol=1e-2)

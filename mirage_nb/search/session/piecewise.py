@@ -16,6 +16,7 @@ from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import Configuration, Effort, configurations, prepare
 from mirage_nb.search.assemble import beside, cheapest, joined, on_given
+from mirage_nb.search.coalesced import coalesced
 from mirage_nb.search.limits import Limits
 from mirage_nb.search.partition import partition
 from mirage_nb.search.pieces import Piece
@@ -64,7 +65,8 @@ class Pieces:
     """The pieces of one program for one target."""
 
     def __init__(self, program: KernelGraph, target: Target, limits: Limits, seed: int) -> None:
-        self._said, self._target, self._seed = Said.of(program), target, seed
+        # Pieces take parts of what they read by themselves.
+        self._said, self._target, self._seed = Said(program, coalesced(program)), target, seed
         self._pieces = partition(self._said.program, target)
         self._order = [piece.digest for piece in self._pieces]
         self._computing = [piece.digest for piece in self._pieces if piece.computes]
