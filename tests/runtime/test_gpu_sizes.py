@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_nb.codegen import Launch, emit, variants
+from mirage_nb.codegen import Emitted, Launch, MapArg, emit, variants
 from mirage_nb.errors import EmitError, ShapeError
+from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir.sizes import resized
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.buffers import draw_sample
@@ -24,6 +25,9 @@ pytestmark = pytest.mark.gpu
 PROGRAMS = {
     "rmsnorm": "X: f16[B, 1024]\nW: f16[1024, 512]\nreturn rms_norm(X) @ W",
     "gated_mlp": "X: f16[8*B, 512]\nW: f16[512, 512]\nV: f16[512, 512]\nreturn silu(X @ W) * (X @ V)",
+    "batches": "X: f16[B, 5, 512]\nW: f16[512, 512]\nreturn gelu(X @ W)",
+    "halves": "X: f16[8*B, 512]\nW: f16[512, 1024]\nY = X @ W\nreturn silu(Y[:, :512]) * Y[:, 512:]",
+    "half of each row": "X: f16[8*B, 1024]\nW: f16[512, 512]\nreturn X[:, 512:] @ W",
     "softmax": "X: f16[B, 960]\nreturn softmax(X)",
     "decode": "Q: f16[2*B, 16, 64]\nK: f16[2*B, 64, 512]\nV: f16[2*B, 512, 64]\nreturn softmax(Q @ K) @ V",
 }
@@ -89,3 +93,25 @@ def test_a_saved_file_and_a_call_in_a_loop(gpu: Gpu, tmp_path: Path) -> None:
         assert np.allclose(host, right.cpu().numpy(), atol=0.5, rtol=2e-2)
     with pytest.raises(ShapeError, match="B from 1 to 64"):
         executable(torch.zeros(65, 1024, device="cuda").half(), w)
+
+
+@pytest.mark.parametrize("name", ["halves", "half of each row"])
+def test_a_saved_file_knows_parts_of_tensors(name: str, gpu: Gpu, tmp_path: Path) -> None:
+    program = parse(f"B: size(64)\n{PROGRAMS[name]}").graph
+    parts = [e for e in kernels(name, 3) if any(isinstance(a, MapArg) and a.pitch for s in own(e) for a in s.args)]
+    assert parts, "the copy engine brings them"
+    for number, emitted in enumerate(parts):
+        cubin = compile_cubin(emitted.source, "sm_90a")
+        lowered = lower(emitted, program, arch="sm_90a", cubin=cubin.data)
+        saved = load_kernel(write_file(lowered, tmp_path / f"{number}.py"))
+        for extent in (1, 7, 64):
+            at = resized(program, extent)
+            given = [np.random.default_rng(n).normal(size=i.type.shape) / 4 for n, i in enumerate(at.inputs)]
+            (right,) = evaluate(at, dict(zip([i.name for i in at.inputs], given, strict=True)))
+            made = saved(*(array.astype(np.float16) for array in given))
+            assert np.allclose(np.asarray(made, float), right, atol=0.1, rtol=2e-2)
+
+
+def own(emitted: Emitted) -> list[Launch]:
+    """The launches of generated kernels."""
+    return [step for step in emitted.launches if isinstance(step, Launch)]
