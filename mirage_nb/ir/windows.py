@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from mirage_nb.errors import NamedSizeError
 from mirage_nb.ir.graph import KernelGraph, Op
 from mirage_nb.ir.ops import OpKind, PadAttrs, SliceAttrs, TransposeAttrs
 from mirage_nb.ir.places import counted
-from mirage_nb.ir.sizes import sized
+from mirage_nb.ir.sizes import Sized, sized
 
 MOVING = frozenset({OpKind.SLICE, OpKind.TRANSPOSE, OpKind.PAD})
 """Views whose elements do not lie one after the other."""
@@ -41,8 +42,12 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 def windows(graph: KernelGraph, copied: Collection[int] = ()) -> dict[int, Window]:
     """The windows that only graph-defined operators read, and windows that such operators read, but for those that are
-    copied: kernels do with what they look at."""
-    found = _all(graph)
+    copied: kernels do with what they look at. None in a graph that has a size and does not keep to it."""
+    try:
+        where = sized(graph)
+    except NamedSizeError:  # such a muGraph is refused
+        return {}
+    found = _all(graph, where)
     uniform = graph.uniform()
     kept = {v for v, window in found.items() if uniform.keys().isdisjoint((v, window.base))} - {*graph.outputs, *copied}
     for op, values in reversed([*graph.definitions()]):
@@ -78,12 +83,11 @@ def launched(graph: KernelGraph) -> int:
     return graph.kernel_count - len(nowhere) + renamed
 
 
-def _all(graph: KernelGraph) -> dict[int, Window]:
+def _all(graph: KernelGraph, where: Sized | None) -> dict[int, Window]:
     """Every value that is a window of another one. Where a size is known at launch, no offset and no stride depends on
     it: it is the outermost dimension of what is looked at."""
     found: dict[int, Window] = {}
     dense: dict[int, int] = {}
-    where = sized(graph)
     for op, (value, *_) in graph.definitions():
         if op.kind not in MOVING and op.kind is not OpKind.RESHAPE:
             continue

@@ -34,8 +34,7 @@ from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.ops import OPS, Trait
 from mirage_nb.lang.builder import Builder, Value
 from mirage_nb.search.partition import FREE, partition
-from mirage_nb.search.pieces import VIEWS as VIEW_KINDS
-from mirage_nb.search.pieces import Piece, Whole
+from mirage_nb.search.pieces import Piece
 from mirage_nb.targets import Target
 
 COPIES = frozenset({OpKind.CONCAT, OpKind.SLICE})
@@ -234,7 +233,7 @@ def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left:
     inside = _inside(graph, known) | {numbers[value] for value in _on_the_way(translation, nodes) if value in numbers}
     for piece in partition(graph, target, inside=inside):
         try:
-            yield region_of(_with_slices(piece, graph, known), known, fixed)
+            yield region_of(piece, known, fixed)
         except Left as why:
             left.update({known[v]: str(why) for v in piece.writes if v in known})
 
@@ -275,24 +274,6 @@ def _follows(node: Any, other: Any) -> bool:
         seen.update(fresh)
         front += fresh
     return other in seen
-
-
-def _with_slices(piece: Piece, graph: KernelGraph, known: Mapping[int, Any]) -> Piece:
-    """The piece with the parts of tensors that it reads made by itself: kernels read them where they lie, and as
-    tensors of their own they would have to be copied."""
-    program = Whole.of(graph)
-    maker, whole = program.maker, dict[int, int]()
-    for value in piece.reads:
-        source = value
-        passed = {OpKind.SLICE}
-        while source in maker and maker[source].kind in passed:
-            source = maker[source].inputs[0]
-            passed = {OpKind.SLICE} if source in known else {OpKind.SLICE, *VIEW_KINDS}
-        if source != value and source in known:
-            whole[value] = source
-    if not whole:
-        return piece
-    return program.part({*piece.reads, *whole.values()} - whole.keys(), list(piece.writes))
 
 
 def _nodes_of_values(levels: _Levels, level: int, translation: Translation, left: dict[Any, str]) -> dict[Value, Any]:
