@@ -151,8 +151,8 @@ def _kernel(
         *(_looked_at(arg, operands, block_plan.block, seen) for arg in text.tensor_maps().values()),
     )
     shared = max(block_plan.shared_bytes, overlap.least_shared) if block_plan.shared_bytes else 0
-    launch = Launch(name, grid, block_plan.threads, shared, args, index, overlap.behind, bool(reach), cut)
-    return launch, text.text()
+    early = overlap.behind, overlap.behind and overlap.trusting
+    return Launch(name, grid, block_plan.threads, shared, args, index, *early, bool(reach), cut), text.text()
 
 
 def _looked_at(arg: MapArg, operands: Sequence[int], block: BlockGraph, seen: Mapping[int, Window]) -> MapArg:

@@ -41,6 +41,10 @@ class Dependence:
             self.out.line("grid_dependency_wait();")
         self.pending = False
 
+    def between(self, steps: Iterable[Step]) -> bool:
+        """Whether nothing has waited yet, and some of the steps have to and others do not."""
+        return self.pending and len({self.late(step) for step in steps}) > 1
+
     def late(self, step: Step) -> bool:
         """Whether a step stores to device memory, or reads there what an earlier launch writes."""
         op = self.scope.block.ops[step.op]

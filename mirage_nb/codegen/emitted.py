@@ -50,8 +50,8 @@ class Launch:
     grid: blocks (x, y, z); threads per block; shared_bytes of dynamic shared memory; args in order;
     op: index of the graph-defined operator in the kernel graph. overlaps: the kernel may start while the
     launch in front of it still runs, because it waits for the end of that launch itself (sm_90 and later);
-    launched in the ordinary way it is right, too. sized: the size's extent follows the arguments; cut: how the grid
-    follows from it.
+    launched in the ordinary way it is right, too. trusting: it may only where that launch began after all writes of
+    settled inputs had ended. sized: the size's extent follows the arguments; cut: how the grid follows from it.
     """
 
     kernel: str
@@ -61,6 +61,7 @@ class Launch:
     args: tuple[TensorArg | MapArg, ...]
     op: int
     overlaps: bool = False
+    trusting: bool = False
     sized: bool = False
     cut: Cut | None = None
 

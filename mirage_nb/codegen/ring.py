@@ -7,6 +7,7 @@ every warp has finished reading it, and read only after its copies have complete
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 from mirage_nb.codegen.dependence import Dependence
@@ -229,34 +230,53 @@ class BulkRing:
         self.out.line(f"barrier_sync({READY}, {self.scope.plan.options.threads});")
 
     def _produce(self) -> None:
-        out, loop = self.out, self.scope.block.loop
-        if self.dependence.pending and any(self.dependence.late(step) for step in self.steps):
-            out.line("grid_dependency_wait();")  # this lane's own; the warps that compute have theirs
-        with out.block(f"for (int f = 0; f < {loop}; ++f)"):
+        out, loop, depends = self.out, self.scope.block.loop, self.dependence
+        total = sum(boxed.elements * self.scope.plan.stored[value].size for value, _, boxed in self.tensor_maps)
+        first, wait = 0, "grid_dependency_wait();"  # this lane's own; the warps that compute have theirs
+        if depends.between(self.steps):
+            out.line("// what nothing in front writes comes first, as much as the ring holds")
+            first = min(self.slots, loop)
+            for late in (False, True):
+                with out.block(f"for (int f = 0; f < {first}; ++f)"):
+                    if not late:
+                        out.line(f"mbarrier_arrive_expect_tx(full + f, {total});")
+                    self._copies([s for s in self.steps if depends.late(s) is late], first, named("f", first))
+                if not late:
+                    out.line(wait)
+        elif depends.pending and any(map(depends.late, self.steps)):
+            out.line(wait)
+        if first == loop:
+            return
+        with out.block(f"for (int f = {first}; f < {loop}; ++f)"):
             out.line(f"const int slot = f % {self.slots};")
             out.line(f"mbarrier_wait(empty + slot, (f / {self.slots} + 1) % 2);")
-            total = sum(boxed.elements * self.scope.plan.stored[value].size for value, _, boxed in self.tensor_maps)
             out.line(f"mbarrier_arrive_expect_tx(full + slot, {total});")
-            for step, (value, _, boxed) in zip(self.steps, self.tensor_maps, strict=True):
-                self._copies(step, value, boxed)
+            self._copies(self.steps, loop, named("slot", self.slots))
 
-    def _copies(self, step: Step, value: int, boxed: Boxes) -> None:
+    def _copies(self, steps: Sequence[Step], iterations: int, slot: Index) -> None:
+        """The tiles of iteration `f` into a slot."""
+        boxed_of = {value: boxed for value, _, boxed in self.tensor_maps}
+        for step in steps:
+            assert step.value is not None
+            self._copy(step, step.value, boxed_of[step.value], iterations, slot)
+
+    def _copy(self, step: Step, value: int, boxed: Boxes, iterations: int, slot: Index) -> None:
         out = self.out
         attrs = attributes(self.scope, step)
         layout = self.scope.staged.buffer(value).layout
         operand = self.scope.block.args[attrs.arg].shape
-        start = device_start(self.scope.block, attrs, named("f", self.scope.block.loop))
+        start = device_start(self.scope.block, attrs, named("f", iterations))
         row, column = linear(start[:-1], operand[:-1]) // boxed.fold, start[-1]
         height, width = boxed.box
         out.line(describe(self.scope, step))
         load = "tma_load_2d_once" if read_once(self.scope.block, attrs) else "tma_load_2d"
         with out.unrolled("p", boxed.across) as p, out.unrolled("d", boxed.down) as d:
-            target = named("slot", self.slots) * layout.elements + named(p, boxed.across) * (layout.panel_rows * width)
+            target = slot * layout.elements + named(p, boxed.across) * (layout.panel_rows * width)
             target = target + named(d, boxed.down) * (height * width)
             across = column + named(p, boxed.across) * width
             down = row + named(d, boxed.down) * height
             at = f"ring{value} + {target.bare}"
-            out.line(f"{load}({at}, map{value}, full + slot, {across.bare}, {down.bare});")
+            out.line(f"{load}({at}, map{value}, full + {slot.bare}, {across.bare}, {down.bare});")
 
     def enter(self, barrier: bool) -> None:
         """Wait for the slot of this iteration."""

@@ -65,13 +65,15 @@ class Input:
 
     `dims`: what its author calls the dimensions, "" where nothing; for people to read. Equality and digests leave
     them out. `size`: what the outermost dimension is a multiple of, if that is known at launch only; the type is that
-    of its largest extent then (`ir.sizes`).
+    of its largest extent then (`ir.sizes`). `settled`: it is like the weights of a model, which nothing writes that may
+    still run while kernels of this graph begin.
     """
 
     name: str
     type: TensorType
     dims: tuple[str, ...] = field(default=(), compare=False, repr=False)
     size: Size | None = field(default=None, repr=False)
+    settled: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         size, shape = self.size, self.type.shape
@@ -460,6 +462,8 @@ def _spelled(graph: Graph) -> str:
     rest = "".join([f", {name}={getattr(graph, name)!r}" for name in _NAMES[type(graph)][1:]])
     if isinstance(graph, KernelGraph) and any(i.size is not None for i in graph.inputs):
         rest += f", sizes={[i.size for i in graph.inputs]}"
+    if isinstance(graph, KernelGraph) and any(i.settled for i in graph.inputs):
+        rest += f", settled={[i.settled for i in graph.inputs]}"
     return f"{type(graph).__name__}(ops={ops}{rest})"
 
 

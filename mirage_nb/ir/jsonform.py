@@ -58,7 +58,8 @@ def to_plain(graph: KernelGraph) -> dict[str, Any]:
 def _written(i: Input) -> dict[str, Any]:
     dims = {"dims": list(i.dims)} if any(i.dims) else {}
     size = {"size": [i.size.name, i.size.least, i.size.most]} if i.size is not None else {}
-    return {"name": i.name, "dtype": i.type.dtype.value, "shape": list(i.type.shape), **dims, **size}
+    settled = {"settled": True} if i.settled else {}
+    return {"name": i.name, "dtype": i.type.dtype.value, "shape": list(i.type.shape), **dims, **size, **settled}
 
 
 def _operators(graph: Graph) -> list[dict[str, Any]]:
@@ -112,7 +113,7 @@ def from_plain(plain: object) -> KernelGraph:
 
 
 def _input(item: object) -> Input:
-    record = _record(item, "an input", ("name", "dtype", "shape"), ("dims", "size"))
+    record = _record(item, "an input", ("name", "dtype", "shape"), ("dims", "size", "settled"))
     dtype = DTYPE_NAMES.get(record["dtype"]) if isinstance(record["dtype"], str) else None
     if dtype is None:
         raise FormatError(f"unknown element type {shown(record['dtype'])}")
@@ -122,8 +123,10 @@ def _input(item: object) -> Input:
     dims = tuple(name(called) for called in _list(record.get("dims", []), "dims"))
     if dims and len(dims) != len(shape):
         raise FormatError(f"{len(dims)} names for {len(shape)} dimensions")
+    if not isinstance(settled := record.get("settled", False), bool):
+        raise FormatError(f"settled is true or false, not {shown(settled)}")
     try:
-        found = Input(name(record["name"]), TensorType(shape, dtype), dims, _size(record.get("size")))
+        found = Input(name(record["name"]), TensorType(shape, dtype), dims, _size(record.get("size")), settled)
     except GraphError as error:
         raise FormatError(error.message) from error
     check_size(found.type.shape)

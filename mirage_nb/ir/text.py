@@ -61,7 +61,7 @@ class Lines(str):
 def print_graph(graph: KernelGraph) -> str:
     """The text of a graph. Raises ProgramSizeError for constants of more than a thousand digits."""
     lines = [f"{HEADER} {VERSION}"]
-    lines += [f"input %{value} {_quoted(i.name)} {i.type}{_sized(i)}" for value, i in enumerate(graph.inputs)]
+    lines += [f"input %{value} {_quoted(i.name)} {i.type}{_known(i)}" for value, i in enumerate(graph.inputs)]
     lines += _operators(graph, "")
     lines += [
         f"output %{value} {_quoted(label)}" for value, label in zip(graph.outputs, graph.output_names, strict=True)
@@ -69,8 +69,9 @@ def print_graph(graph: KernelGraph) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sized(i: Input) -> str:
-    return "" if i.size is None else f" size {_quoted(i.size.name)} {i.size.least} {i.size.most}"
+def _known(i: Input) -> str:
+    size = "" if i.size is None else f" size {_quoted(i.size.name)} {i.size.least} {i.size.most}"
+    return size + (" settled" if i.settled else "")
 
 
 def _operators(graph: Graph, indent: str) -> Iterator[str]:
@@ -333,6 +334,7 @@ class _Reader:
             if line.found("size"):
                 size = Size(line.label(), line.integer("the least extent"), line.integer("the largest extent"))
                 found = replace(found, size=size)
+            found = replace(found, settled=line.found("settled"))
             line.end()
             check_size(found.type.shape)
         except MirageError as error:

@@ -3,7 +3,7 @@
 In: a kernel graph, a target, options. Out: an `Overlap` per operator. Invariant: a kernel that starts early
 touches nothing that an earlier launch writes, and writes nothing at all, before it has waited for that launch's
 end. Every kernel waits, so what has ended in front of one kernel has ended in front of all later ones. In a chain
-the first kernel waits for the launch in front of the muGraph, which may write any of its inputs.
+the first kernel waits for the launch in front of the muGraph, which may write any of its inputs but settled ones.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ class Overlap:
     """One operator's place in the row of launches.
 
     behind: it may start while the launch in front runs. ahead: the launch after it may start while it runs.
-    written: its operands that an earlier launch writes. again: those that another one reads, too. least_shared: bytes
-    of dynamic shared memory that a kernel with shared tensors asks for at least.
+    trusting: while it reads settled inputs, also what is launched in front of the muGraph may still run. written: its
+    operands that an earlier launch writes. again: those that another one reads, too. least_shared: bytes of dynamic
+    shared memory that a kernel with shared tensors asks for at least.
     """
 
     behind: bool = False
     ahead: bool = False
+    trusting: bool = False
     written: frozenset[int] = frozenset()
     again: frozenset[int] = frozenset()
     least_shared: int = 0
@@ -74,17 +76,22 @@ def overlaps(
     lies = _origins(graph, seen)
     readers = Counter(v for i in launched for v in {lies[v] for v in graph.ops[i].inputs})
     own = [frozenset(k for k, v in enumerate(op.inputs) if v in made) for op in graph.ops]
-    # What streams tensors that are still being written has nothing to do early, and its blocks would pile up where
-    # there is room: 41 us became 45 on an H200. Those of tile programs do not, and win or lose.
-    starts = {i for i in behind if not own[i] & bulk[i] or (i in programs and options.early == "all")}
+    # What streams tensors that are still being written has little to do early, and its blocks would pile up where
+    # there is room: 41 us became 45 on an H200. Those of tile programs do not, and win or lose; so do those that
+    # stream others, too.
+    ready = {i for i in behind if i in programs or bulk[i] - own[i]} if options.early == "all" else set()
+    starts = {i for i in behind if not own[i] & bulk[i]} | ready
     ahead = {a for a, b in pairs if b in starts} | (generated.intersection(launched[-1:]) if options.chained else set())
+    settled = {v for v, known in enumerate(graph.inputs) if known.settled}
     found = []
     for i, op in enumerate(graph.ops):
         again = frozenset(k for k, v in enumerate(op.inputs) if readers[lies[v]] > 1)
-        written = frozenset(range(len(op.inputs))) if options.chained else own[i]
+        late = {k for k, v in enumerate(op.inputs) if lies[v] not in settled}
+        written = own[i] | late if options.chained else own[i]
+        trusting = options.chained and i in launched[:1] and len(written) < len(op.inputs)
         shared_out = i in starts and options.spread
         least = _share(op.body, target) if shared_out and isinstance(op.body, BlockGraph) else 0
-        found.append(Overlap(i in starts, i in ahead, written, again, least))
+        found.append(Overlap(i in starts, i in ahead, trusting, written, again, least))
     return tuple(found)
 
 

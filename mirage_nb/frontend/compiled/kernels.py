@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -59,12 +59,14 @@ Run = Callable[..., Any]
 @dataclass(frozen=True)
 class Found:
     """What a search found for a program: what runs it, and how long it takes beside PyTorch's code for the region
-    (microseconds; None: not measured, as without a GPU)."""
+    (microseconds; None: not measured, as without a GPU). `behind`: what runs it where a kernel of ours runs before in
+    the same graph, if that is something else."""
 
     run: Run
     us: float | None = None
     before_us: float | None = None
     session: Session | None = None
+    behind: Run | None = None
 
     @property
     def saves(self) -> float:
@@ -103,7 +105,9 @@ class Searched:
             store=options.store,
         )
         session.wait()
-        return Found(laid_out(session.best.executable), session=session)
+        executable, settled = session.best.executable, [n for n, i in enumerate(graph.inputs) if i.settled]
+        behind = laid_out(executable.trusting, executable, settled) if settled else None
+        return Found(laid_out(executable), session=session, behind=behind)
 
 
 def effort_for(graph: KernelGraph, target: Target) -> str:
@@ -121,27 +125,35 @@ def target_of(options: Options) -> Target:
     return attached if attached is not None else find_target(DEFAULT_TARGET)
 
 
-def laid_out(run: Run) -> Run:
-    """What runs on tensors as kernels need them: contiguous, at addresses that are multiples of `ALIGNMENT`."""
+def laid_out(run: Run, otherwise: Run | None = None, settled: Collection[int] = ()) -> Run:
+    """What runs on tensors as kernels need them: contiguous, at addresses that are multiples of `ALIGNMENT`.
+    `otherwise`: what takes its place where one of the `settled` has to be copied, which then is not."""
 
     def fit(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_contiguous() and (not tensor.is_cuda or tensor.data_ptr() % ALIGNMENT == 0):
             return tensor
         return tensor.clone(memory_format=torch.contiguous_format)
 
-    return lambda *tensors: run(*map(fit, tensors))
+    def call(*tensors: torch.Tensor) -> Any:
+        fitting = [*map(fit, tensors)]
+        chosen = run if otherwise is None or all(fitting[n] is tensors[n] for n in settled) else otherwise
+        return chosen(*fitting)
+
+    return call
 
 
 @dataclass
 class Kernel:
-    """What became of a program. `operator`: of PyTorch, an overload, once there is one; `parts`: the kernels of smaller
-    regions, where these were looked at, too."""
+    """What became of a program. `operator`: of PyTorch, an overload, once there is one; `behind`: the one for where
+    another kernel of ours runs before in the same graph; `parts`: the kernels of smaller regions, where these were
+    looked at, too."""
 
     digest: str
     graph: KernelGraph
     job: Job
     found: Found | None = None
     operator: Any = None
+    behind: Any = None
     parts: tuple[Kernel, ...] = ()
 
     @property
@@ -259,16 +271,20 @@ class Kernels:
         device = str(asked.region.writes[0].meta["val"].device)
         found = self.finder.find(kernel.graph, f"region_{kernel.digest[:16]}", device, asked.options)
         on_gpu = device.startswith("cuda")
-        run = asked.run.around(found.run)
+        ways = [asked.run.around(run) for run in (found.run, found.behind) if run is not None]
         with TURN if on_gpu else contextlib.nullcontext():
-            compare(run, asked.reference, asked.inputs)
+            for run in ways:
+                compare(run, asked.reference, asked.inputs)
         if on_gpu:
-            us, before = beside_pytorch(run, asked.reference, asked.inputs, asked.options.code)
+            us, before = beside_pytorch(ways[-1], asked.reference, asked.inputs, asked.options.code)
             found = replace(found, us=us, before_us=before)
             kernel.found = found
             if us > MARGIN * before:
                 raise LaunchError(f"PyTorch is as fast: {before:.1f} us, the best kernel {us:.1f} us")
         kernel.found, kernel.operator = found, register_operator(kernel.graph, asked.name, found.run)
+        kernel.behind = kernel.operator
+        if found.behind is not None:
+            kernel.behind = register_operator(kernel.graph, f"{asked.name}_behind", found.behind)
 
     def _parts(self, kernel: Kernel, asked: _Asked) -> tuple[Kernel, ...]:
         """The kernels of a region's parts, searched for from now on, where these are estimated to take less than

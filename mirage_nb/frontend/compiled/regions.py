@@ -348,7 +348,16 @@ def region_of(piece: Piece, known: Mapping[int, Any], fixed: Collection[Any]) ->
         raise Left(f"its tensors lie on {' and '.join(sorted(devices))}")
     nodes = {place: known[value] for place, value in enumerate(piece.values) if value in known}
     parameters = tuple(node in fixed for node in reads)
+    settled = (replace(i, settled=_is_settled(n, fixed)) for i, n in zip(graph.inputs, reads, strict=True))
+    graph = replace(graph, inputs=tuple(settled))
     return Region(graph, graph.digest(), reads, writes, _between(reads, writes), parameters, piece.graph, nodes)
+
+
+def _is_settled(node: Any, fixed: Collection[Any]) -> bool:
+    """Whether kernels find an input where the model keeps it, as it was when the graph's first kernel began: nothing in
+    the graph writes it, or a copy."""
+    written = any(str(user.target).startswith("aten.copy_.") and user.args[0] is node for user in node.users)
+    return node in fixed and node.op == "placeholder" and node.meta["val"].is_contiguous() and not written
 
 
 def _seams(region: Region, inside: Collection[Any]) -> tuple[int, ...]:

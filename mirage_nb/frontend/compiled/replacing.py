@@ -1,13 +1,15 @@
 """Calls of operators in the place of regions.
 
 In: a traced graph, regions of it, an operator of PyTorch for each. Out: the same graph, changed. Invariant: what reads
-a region's results finds tensors of the shapes and types that were there; what nothing reads any more is gone.
+a region's results finds tensors of the shapes and types that were there; what nothing reads any more is gone. Settled
+inputs are read while the launch in front runs only behind one of these calls, whose kernels began when all launches in
+front of the graph had ended.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,10 +27,12 @@ def replace(gm: torch.fx.GraphModule, taken: Sequence[tuple[Region, Kernel]]) ->
         taken: regions in order, and what computes them.
     """
     put: dict[Any, Any] = {}
+    overloads = {kernel.operator for _, kernel in taken} | {kernel.behind for _, kernel in taken}
     for region, kernel in taken:
         reads = [put.get(node, node) for node in region.reads]
         last = max(reads, key=list(gm.graph.nodes).index)
-        for node, new in zip(region.writes, _call(gm.graph, kernel, reads, region, last), strict=True):
+        overload = kernel.behind if _follow(reads, overloads) else kernel.operator
+        for node, new in zip(region.writes, _call(gm.graph, overload, reads, region, last), strict=True):
             node.replace_all_uses_with(new)
             put[node] = new
     _erase(gm.graph, {node for region, _ in taken for node in region.covers})
@@ -38,9 +42,20 @@ def replace(gm: torch.fx.GraphModule, taken: Sequence[tuple[Region, Kernel]]) ->
     gm.recompile()
 
 
-def _call(graph: torch.fx.Graph, kernel: Kernel, reads: Sequence[Any], region: Region, after: Any) -> Iterator[Any]:
+def _follow(nodes: Sequence[Any], targets: Collection[Any]) -> bool:
+    """Whether one of the nodes is computed from what a call of one of the targets returns."""
+    front = [*nodes]
+    seen = {*front}
+    for node in front:
+        if node.target in targets:
+            return True
+        front += (fresh := [n for n in node.all_input_nodes if n not in seen])
+        seen.update(fresh)
+    return False
+
+
+def _call(graph: torch.fx.Graph, overload: Any, reads: Sequence[Any], region: Region, after: Any) -> Iterator[Any]:
     """A call of an operator behind a node, and a node for each of its results, shaped and typed as it is there."""
-    overload = kernel.operator
     shapes = [i.type.shape for i in region.graph.inputs]
     with graph.inserting_after(_behind_inputs(graph, after)):
         marker = graph.call_function(torch.ops.aten.alias.default, (reads[0],))

@@ -68,6 +68,10 @@ class Executable(Protocol):
     def __call__(self, *tensors: Any) -> Any:
         """Run on tensors in input order; one output, or a tuple of them."""
 
+    def trusting(self, *tensors: Any) -> Any:
+        """The same, where whatever writes settled inputs has ended when the launch in front begins."""
+        return self(*tensors)
+
     def prepare(self, *tensors: Any) -> Prepared:
         """A call on these tensors, made ready: for loops and CUDA graphs."""
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import cupy
 import numpy as np
 
-from mirage_nb.codegen import Emitted, Fitting, LibraryCall
+from mirage_nb.codegen import Emitted, Fitting, Launch, LibraryCall
 from mirage_nb.errors import DTypeError, LaunchError
 from mirage_nb.ir import DType, Input, KernelGraph, TensorType
 from mirage_nb.runtime.execution.buffers import CAST, STORED, Array, accept, check_count, check_shape, decode, shapes_of
@@ -62,6 +62,9 @@ class GpuExecutable(Executable):
         self._calls_libraries = any(isinstance(step, LibraryCall) for step in emitted.launches)
         with card_errors():
             self._loaded = Loaded(lower(emitted, arch=cubin.arch, cubin=cubin.data), self._index)
+        self._trusted = self._loaded
+        if any(isinstance(step, Launch) and step.trusting for step in emitted.launches):
+            self._trusted = self._loaded.of(lower(emitted, arch=cubin.arch, trusted=True))
 
     def __repr__(self) -> str:
         return f"<GpuExecutable on {self.device} of {self._emitted!r}>"
@@ -83,14 +86,19 @@ class GpuExecutable(Executable):
         """
         check_count(tensors, self._emitted.graph.inputs)
         kind = _one_kind(tensors)
-        outputs = self._on_torch(tensors) if kind == "torch" else self._on_cupy(tensors, kind)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return _alone(self._on_torch(tensors) if kind == "torch" else self._on_cupy(tensors, kind))
+
+    def trusting(self, *tensors: Any) -> Any:
+        """The same on tensors of torch, where whatever writes settled inputs has ended when the launch in front begins:
+        kernels may read these inputs while it still runs. Raises as a call does."""
+        check_count(tensors, self._emitted.graph.inputs)
+        return _alone(self._on_torch(tensors, trusted=True))
 
     def _graph(self, tensors: Sequence[Any]) -> KernelGraph:
         """What was emitted, for tensors of these shapes."""
         return self._fits(shapes_of(tensors, self._emitted.graph.inputs)).graph
 
-    def _on_torch(self, tensors: Sequence[Any]) -> list[Any]:
+    def _on_torch(self, tensors: Sequence[Any], *, trusted: bool = False) -> list[Any]:
         import torch
 
         like = tensors[0]
@@ -100,7 +108,8 @@ class GpuExecutable(Executable):
             # From torch's memory: inside a CUDA graph capture only its pool may be asked for more.
             workspace = like.new_empty(self._emitted.workspace_bytes, dtype=torch.uint8)
             captured = torch.cuda.is_current_stream_capturing()
-            call = self.bind(tensors, outputs, workspace.data_ptr(), captured=captured, again=not captured)
+            once = {"captured": captured, "again": not captured, "trusted": trusted}
+            call = self.bind(tensors, outputs, workspace.data_ptr(), **once)
             call(torch.cuda.current_stream().cuda_stream)
         return outputs
 
@@ -126,6 +135,7 @@ class GpuExecutable(Executable):
         *,
         captured: bool = False,
         again: bool = False,
+        trusted: bool = False,
     ) -> Call:
         """Prepare the launches for these buffers; the returned function only enqueues them: on the stream of the
         address that it is given, or on CuPy's current one.
@@ -136,6 +146,7 @@ class GpuExecutable(Executable):
             captured: whether the call goes into a CUDA graph that nobody here knows: what it uses beside these
                 buffers stays for as long as this executable.
             again: whether these buffers are likely to come again: what takes long to enqueue becomes a CUDA graph then.
+            trusted: as of `trusting`.
 
         Raises:
             ShapeError, DTypeError, LaunchError: a tensor is missing, does not fit, is elsewhere, or is not contiguous.
@@ -151,7 +162,8 @@ class GpuExecutable(Executable):
             if workspace is None and self._emitted.workspace_bytes:
                 own = cupy.empty(self._emitted.workspace_bytes, "uint8")
                 workspace = int(own.data.ptr)
-            enqueue = self._enqueue(given, made, workspace or 0, emitted.extent or 0, again and self._calls_libraries)
+            replays = again and self._calls_libraries
+            enqueue = self._enqueue(given, made, workspace or 0, emitted.extent or 0, replays, trusted)
         if captured:
             self._captured.append(enqueue)
         held = (own, inputs, outputs)
@@ -162,18 +174,19 @@ class GpuExecutable(Executable):
         return call
 
     def _enqueue(
-        self, inputs: Sequence[int], outputs: Sequence[int], workspace: int, extent: int, replays: bool
+        self, inputs: Sequence[int], outputs: Sequence[int], workspace: int, extent: int, replays: bool, trusted: bool
     ) -> Enqueue:
         """The launches for tensors at these addresses, made once: in a loop the same addresses come again.
         Each thread has its own, because a launch is made ready in place. `replays`: as a CUDA graph, from the second
         call on."""
-        key = (threading.get_ident(), replays, extent, workspace, *inputs, *outputs)
+        key = (threading.get_ident(), replays, trusted, extent, workspace, *inputs, *outputs)
         found = self._bound.get(key)
         if found is None:
             with allocations_while_captured():  # and freed
                 if len(self._bound) >= BOUND:
                     self._bound.clear()
-                bound = self._loaded.at(extent).bind(inputs, outputs, workspace)
+                loaded = self._trusted if trusted else self._loaded
+                bound = loaded.at(extent).bind(inputs, outputs, workspace)
                 found = self._bound[key] = replayed(bound, self._index) if replays else bound
         return found
 
@@ -266,6 +279,10 @@ def _torch_stream(torch: Any) -> Callable[[int], int]:
     """What returns the address of torch's current stream on a device: torch's own short way takes a twentieth."""
     short: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return short or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
+
+
+def _alone(outputs: list[Any]) -> Any:
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def _kind(tensor: Any) -> str:

@@ -154,7 +154,11 @@ class Loaded:
 
     def _at(self, extent: int) -> Loaded:
         """The same kernels at an extent of the size that is known at launch; 0: where there is none."""
-        return Loaded(self.plan.sized(extent), self.device, self._kernels) if extent else self
+        return self.of(self.plan.sized(extent)) if extent else self
+
+    def of(self, plan: Plan) -> Loaded:
+        """Another plan of the same kernels."""
+        return Loaded(plan, self.device, self._kernels)
 
     def _load(self) -> dict[str, Any]:
         import cupy

@@ -63,6 +63,7 @@ def lower(
     about: Mapping[str, str] | None = None,
     scale: float = 1.0,
     tolerance: float = 5e-3,
+    trusted: bool = False,
 ) -> Plan:
     """The plan of an emitted muGraph.
 
@@ -73,6 +74,7 @@ def lower(
         about: texts for a reader.
         scale: standard deviation of the inputs of a self-check.
         tolerance: the largest relative error that it lets through.
+        trusted: whether whatever writes settled inputs has ended when the launch in front of a call begins.
 
     Raises:
         FormatError: an input is an output, or an operator has no plain form.
@@ -87,7 +89,7 @@ def lower(
     steps: list[Launch | Apply] = []
     for step in emitted.launches:
         if isinstance(step, EmittedLaunch):
-            steps.append(_launch(step, numbers))
+            steps.append(_launch(step, numbers, trusted))
         else:
             steps.append(_apply_step(replace(step, op=opened.ops[step.index]), numbers, constants))
     return Plan(
@@ -135,7 +137,7 @@ def _slots(emitted: Emitted) -> dict[int, Tensor]:
     }
 
 
-def _launch(step: EmittedLaunch, numbers: Mapping[int, int]) -> Launch:
+def _launch(step: EmittedLaunch, numbers: Mapping[int, int], trusted: bool) -> Launch:
     args = tuple(
         Argument(
             numbers[arg.value], (arg.rows, arg.columns), arg.box, arg.swizzle, arg.first or None, arg.pitch or None
@@ -145,7 +147,8 @@ def _launch(step: EmittedLaunch, numbers: Mapping[int, int]) -> Launch:
         for arg in step.args
     )
     cut = (step.cut.axis, *step.cut.per.as_integer_ratio()) if step.cut is not None else None
-    return Launch(step.kernel, step.grid, step.threads, step.shared_bytes, args, step.overlaps, step.sized, cut)
+    early = step.overlaps and (trusted or not step.trusting)
+    return Launch(step.kernel, step.grid, step.threads, step.shared_bytes, args, early, step.sized, cut)
 
 
 def _apply_step(step: LibraryCall, numbers: Mapping[int, int], constants: Mapping[int, float]) -> Apply:
