@@ -197,6 +197,11 @@ class KernelGraph(_Graph):
         """The types of the outputs, in order."""
         return tuple(self.types[v] for v in self.outputs)
 
+    @property
+    def is_weight_bound(self) -> bool:
+        """Whether settled inputs are most of what it reads."""
+        return 2 * sum(i.type.nbytes for i in self.inputs if i.settled) > sum(i.type.nbytes for i in self.inputs)
+
     def results(self, op: Op) -> tuple[TensorType, ...]:
         operands = tuple(self.types[v] for v in op.inputs)
         if op.kind is not OpKind.GRAPH:

@@ -73,7 +73,8 @@ def _pace(winner: Winner) -> float:
 
 def hasty_us(winner: Winner) -> float:
     """What its time may be too short by."""
-    return HASTY_US if winner.emitted.options.chained else 0.0
+    behind_foreign = not winner.origin.program.is_weight_bound
+    return HASTY_US if winner.emitted.options.chained and behind_foreign else 0.0
 
 
 def _at_most(winner: Winner) -> float:
