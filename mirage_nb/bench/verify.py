@@ -38,6 +38,7 @@ from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.errors import OptionError
 from mirage_nb.interp.instance import CPU
 from mirage_nb.ir import BlockGraph, DimAttrs, KernelGraph, Op, OpKind
+from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.lang import parse
 from mirage_nb.runtime.field_device import field_device
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, run_configuration, tiny
@@ -232,41 +233,32 @@ def wrong_shifts(candidate: KernelGraph) -> Iterator[tuple[str, KernelGraph]]:
 def _shifted(graph: G, other: bool) -> G:
     """The graph with a shift of their own for exponentials that are summed."""
     makers = {value: op for op, values in graph.definitions() for value in values}
-    made, renamed = (
-        replace(graph, ops=(), types=graph.types[: graph.input_count]),
-        dict(enumerate(range(graph.input_count))),
-    )
+    made = Rewrite(replace(graph, ops=(), types=graph.types[: graph.input_count]))
     for op, values in graph.definitions():
-        operands = tuple(renamed[v] for v in op.inputs)
+        op = replace(op, body=_shifted(op.body, other)) if isinstance(op.body, BlockGraph) else op
         exponential = makers.get(op.inputs[0]) if op.kind is OpKind.SUM else None
         if exponential is not None and exponential.kind is OpKind.EXP:
             assert isinstance(op.attrs, DimAttrs)
-            made = _with_shift(made, makers, renamed, exponential, op.attrs, other)
-            operands = (len(made.types) - 1,)
-        body = _shifted(op.body, other) if isinstance(op.body, BlockGraph) else op.body
-        renamed |= {value: len(made.types) + place for place, value in enumerate(values)}
-        made = made.append(Op(op.kind, operands, op.attrs, body))
-    if isinstance(made, BlockGraph) or isinstance(graph, BlockGraph):
-        return made
-    return made.returning(tuple(renamed[v] for v in graph.outputs), graph.output_names)
+            shifted = _with_shift(made, makers, exponential, op.attrs, other)
+            made.held[values[0]] = made.add(replace(op, inputs=(shifted,)))
+        else:
+            made.copy(op, values)
+    written = made.graph
+    if isinstance(written, BlockGraph) or isinstance(graph, BlockGraph):
+        return written
+    return written.returning(made.places(graph.outputs), graph.output_names)
 
 
-def _with_shift(
-    made: G, makers: dict[int, Op], renamed: dict[int, int], exponential: Op, along: DimAttrs, other: bool
-) -> G:
-    """`made` with the exponential in another shift behind it: of a plain exponent its maximum, of a shifted one
-    none, or the maximum of its square."""
+def _with_shift(made: Rewrite[G], makers: dict[int, Op], exponential: Op, along: DimAttrs, other: bool) -> int:
+    """The exponential in another shift, appended: of a plain exponent its maximum, of a shifted one none, or the
+    maximum of its square."""
     shift = makers.get(exponential.inputs[0])
     has_shift = shift is not None and shift.kind is OpKind.SUB
-    exponent = renamed[shift.inputs[0] if shift is not None and has_shift else exponential.inputs[0]]
+    exponent = made.held[shift.inputs[0] if shift is not None and has_shift else exponential.inputs[0]]
     if other or not has_shift:
-        plain = exponent
-        if other:
-            made = made.append(Op(OpKind.SQR, (plain,)))
-        made = made.append(Op(OpKind.MAX, (len(made.types) - 1 if other else plain,), along))
-        made = made.append(Op(OpKind.SUB, (plain, len(made.types) - 1)))
-        exponent = len(made.types) - 1
-    return made.append(Op(OpKind.EXP, (exponent,)))
+        shifts = made.add(Op(OpKind.SQR, (exponent,))) if other else exponent
+        exponent = made.add(Op(OpKind.SUB, (exponent, made.add(Op(OpKind.MAX, (shifts,), along)))))
+    return made.add(Op(OpKind.EXP, (exponent,)))
 
 
 def _accepted_ms(pairs: Sequence[Pair], first_seed: int) -> tuple[float, float, float]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mirage_nb.ir import HALVES, DType, Input, KernelGraph
+from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.predefined import patterns
 from mirage_nb.predefined.longest import attention_us, product_us
 from mirage_nb.predefined.patterns import Found
@@ -117,13 +118,12 @@ def matches(graph: KernelGraph, rows: Collection[str] = ()) -> tuple[Match, ...]
 
 def part(graph: KernelGraph, match: Match) -> KernelGraph:
     """The operators of a match as a program of its inputs."""
-    made = KernelGraph.start(*(Input(f"x{n}", graph.types[v]) for n, v in enumerate(match.inputs)))
-    place = {v: n for n, v in enumerate(match.inputs)}
-    for op, (value, *_) in graph.definitions():
-        if value in match.inside or value == match.output:
-            place[value] = len(made.types)
-            made = made.append(replace(op, inputs=tuple(place[v] for v in op.inputs)))
-    return made.returning((place[match.output],))
+    inputs = (Input(f"x{n}", graph.types[v]) for n, v in enumerate(match.inputs))
+    made = Rewrite(KernelGraph.start(*inputs), {v: n for n, v in enumerate(match.inputs)})
+    for op, values in graph.definitions():
+        if values[0] in match.inside or values[0] == match.output:
+            made.copy(op, values)
+    return made.graph.returning(made.places([match.output]))
 
 
 def needed(graph: KernelGraph, chosen: Sequence[Match]) -> frozenset[int]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.ir import OPS, ArangeAttrs, DType, Input, KernelGraph, TensorType, Trait
+from mirage_nb.ir.rewrite import alone
 from mirage_nb.ir.sizes import size_of
 from mirage_nb.search.axes import Prepared, flat, prepare
 from mirage_nb.search.sizes.instantiate import small_program
@@ -103,9 +104,7 @@ def operators_alone(program: KernelGraph) -> list[KernelGraph]:
     for op in program.ops:
         if not op.inputs or Trait.VIEW in OPS[op.kind].traits:
             continue
-        given = [Input(f"operand {n}", program.types[v]) for n, v in enumerate(op.inputs)]
-        made = KernelGraph.start(*given).append(replace(op, inputs=tuple(range(len(given)))))
-        prepared = prepare(made.returning((len(given),)), otherwise=False)
+        prepared = prepare(alone(program, op), otherwise=False)
         if not prepared.refused:
             few = {n: range(min(FEW, axis.extent)) for n, axis in enumerate(prepared.axes)}
             found[_less(prepared, few)] = None

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.pieces import Piece
@@ -197,20 +198,18 @@ def beside(graphs: Sequence[KernelGraph]) -> KernelGraph:
     outputs: list[int] = []
     first = 0
     for graph in graphs:
-        made, values = _inlined(made, graph, range(first, first + graph.input_count))
-        outputs += [values[v] for v in graph.outputs]
+        behind = _inlined(made, graph, range(first, first + graph.input_count))
+        made, outputs = behind.graph, [*outputs, *behind.places(graph.outputs)]
         first += graph.input_count
     return made.returning(tuple(outputs))
 
 
-def _inlined(made: KernelGraph, graph: KernelGraph, operands: Sequence[int]) -> tuple[KernelGraph, dict[int, int]]:
-    """`made` with the operators of `graph` on these values behind it; also what became of the values of `graph`."""
-    values = dict(enumerate(operands))
-    for op, defined in graph.definitions():
-        first = len(made.types)
-        made = made.append(replace(op, inputs=tuple(values[v] for v in op.inputs)))
-        values.update({v: first + index for index, v in enumerate(defined)})
-    return made, values
+def _inlined(made: KernelGraph, graph: KernelGraph, operands: Sequence[int]) -> Rewrite[KernelGraph]:
+    """`made` with the operators of `graph` on these values behind it."""
+    behind = Rewrite(made, dict(enumerate(operands)))
+    for op, values in graph.definitions():
+        behind.copy(op, values)
+    return behind
 
 
 def _whole(prepared: Prepared, assembly: Assembly, chosen: Sequence[Instance], target: Target) -> Instance:
@@ -229,17 +228,16 @@ def joined(program: KernelGraph, pieces: Sequence[Piece], chosen: Sequence[Insta
 
     Its cost is that of the whole: what generated kernels hand on to others travels in another type.
     """
-    graph = KernelGraph.start(*program.inputs)
-    held = {value: value for value in range(program.input_count)}
+    made = Rewrite(KernelGraph.start(*program.inputs))
     sizes: dict[str, int] = {}
     for number, (piece, instance) in enumerate(zip(pieces, chosen, strict=True)):
-        graph, values = _inlined(graph, instance.graph, [held[v] for v in piece.reads])
-        held.update(zip(piece.writes, (values[v] for v in instance.graph.outputs), strict=True))
+        behind = _inlined(made.graph, instance.graph, made.places(piece.reads))
+        made.graph = behind.graph
+        made.held.update(zip(piece.writes, behind.places(instance.graph.outputs), strict=True))
         sizes.update({f"P{number + 1} {name}": size for name, size in instance.sizes.items()})
-    for op, (value, *_) in program.definitions():
-        if value in program.outputs and value not in held:  # no piece makes constants
-            held[value] = len(graph.types)
-            graph = graph.append(op)
-    graph = graph.returning(tuple(held[v] for v in program.outputs), program.output_names)
+    for op, values in program.definitions():
+        if values[0] in program.outputs and values[0] not in made.held:  # no piece makes constants
+            made.copy(op, values)
+    graph = made.returning(program)
     overhanging = frozenset[int]().union(*(instance.overhanging for instance in chosen))
     return Instance(sizes, graph, written_cost(graph, target), overhanging)

@@ -24,6 +24,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.ir.ops import OPS, Trait
+from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.ir.sizes import sized
 from mirage_nb.search.dims import folded_dim, joined_dim
 
@@ -56,7 +57,7 @@ def restored(graph: KernelGraph, program: KernelGraph) -> KernelGraph:
     """A muGraph of a program in fewer dimensions, on the inputs of `program` and with its outputs; or the reverse."""
     if graph.inputs == program.inputs and graph.output_types == program.output_types:
         return graph
-    made, held = KernelGraph.start(*program.inputs), dict(enumerate(range(program.input_count)))
+    made = Rewrite(KernelGraph.start(*program.inputs))
     viewed = {n for n, (i, given) in enumerate(zip(graph.inputs, program.inputs, strict=True)) if i.type != given.type}
     uses = graph.uses()
     through = {  # reshapes that only an output is made by: it is reshaped at once
@@ -66,27 +67,22 @@ def restored(graph: KernelGraph, program: KernelGraph) -> KernelGraph:
     }
 
     def reshaped(value: int, shape: tuple[int, ...]) -> int:
-        nonlocal made
-        if made.types[value].shape == shape:
-            return value
-        made = made.append(Op(OpKind.RESHAPE, (value,), ReshapeAttrs(shape)))
-        return len(made.types) - 1
+        same = made.graph.types[value].shape == shape
+        return value if same else made.add(Op(OpKind.RESHAPE, (value,), ReshapeAttrs(shape)))
 
     for op, values in graph.definitions():
         if values[0] in through:
             continue
         if op.kind is OpKind.RESHAPE:  # it reads what an input is in any shape
-            held[values[0]] = reshaped(held[op.inputs[0]], graph.types[values[0]].shape)
+            made.held[values[0]] = reshaped(made.held[op.inputs[0]], graph.types[values[0]].shape)
             continue
         for value in sorted(viewed.intersection(op.inputs)):
-            held[value] = reshaped(value, graph.types[value].shape)
+            made.held[value] = reshaped(value, graph.types[value].shape)
             viewed.discard(value)
-        first = len(made.types)
-        made = made.append(replace(op, inputs=tuple(held[v] for v in op.inputs)))
-        held.update({value: first + place for place, value in enumerate(values)})
+        made.copy(op, values)
     shapes = [t.shape for t in program.output_types]
-    outputs = [reshaped(held[through.get(v, v)], shape) for v, shape in zip(graph.outputs, shapes, strict=True)]
-    return made.returning(tuple(outputs), program.output_names)
+    outputs = [reshaped(made.held[through.get(v, v)], shape) for v, shape in zip(graph.outputs, shapes, strict=True)]
+    return made.graph.returning(tuple(outputs), program.output_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,13 +238,12 @@ def _chains(program: KernelGraph) -> tuple[dict[int, _Chain], frozenset[int]]:
     return {value: chain for value, chain in found.items() if value not in within}, frozenset(within)
 
 
-class _Writer:
+class _Writer(Rewrite[KernelGraph]):
     """Writes a program with gaps closed."""
 
     def __init__(self, program: KernelGraph, gaps: _Gaps) -> None:
         self._program, self._gaps = program, gaps
-        self._graph = KernelGraph.start(*map(self._input, range(program.input_count)))
-        self._held = dict(enumerate(range(program.input_count)))
+        super().__init__(KernelGraph.start(*map(self._input, range(program.input_count))))
 
     def write(self) -> KernelGraph:
         """The whole program."""
@@ -256,9 +251,8 @@ class _Writer:
             if value in self._gaps.within:
                 continue
             chain = self._gaps.chains.get(value)
-            self._held[value] = self._folded(chain) if chain is not None else self._written(op, value)
-        outputs = tuple(self._held[v] for v in self._program.outputs)
-        return self._graph.returning(outputs, self._program.output_names)
+            self.held[value] = self._folded(chain) if chain is not None else self._written(op, value)
+        return self.returning(self._program)
 
     def _shape(self, value: int) -> tuple[int, ...]:
         shape = self._program.types[value].shape
@@ -272,33 +266,29 @@ class _Writer:
         type_ = TensorType(self._shape(number), given.type.dtype, given.type.space)
         return replace(given, type=type_, dims=dims)
 
-    def _append(self, op: Op) -> int:
-        self._graph = self._graph.append(op)
-        return len(self._graph.types) - 1
-
     def _group_of(self, value: int, dim: int) -> int:
         return next(n for n, group in enumerate(self._gaps.groups(value)) if dim in group)
 
     def _folded(self, chain: _Chain) -> int:
-        made = self._held[chain.source]
+        made = self.held[chain.source]
         for group in dict.fromkeys(self._group_of(chain.source, dim) for dim in chain.dims):
-            made = self._append(Op(chain.kind, (made,), DimAttrs(group)))
+            made = self.add(Op(chain.kind, (made,), DimAttrs(group)))
         return made
 
     def _written(self, op: Op, value: int) -> int:
-        inputs = tuple(self._held[v] for v in op.inputs)
+        inputs = self.places(op.inputs)
         match op.kind, op.attrs:
             case OpKind.RESHAPE, _:
                 shape = self._shape(value)
-                same = self._graph.types[inputs[0]].shape == shape
-                return inputs[0] if same else self._append(Op(op.kind, inputs, ReshapeAttrs(shape)))
+                same = self.graph.types[inputs[0]].shape == shape
+                return inputs[0] if same else self.add(Op(op.kind, inputs, ReshapeAttrs(shape)))
             case OpKind.TRANSPOSE, TransposeAttrs(perm):
                 groups = [self._group_of(op.inputs[0], perm[group[0]]) for group in self._gaps.groups(value)]
                 same = groups == sorted(groups)
-                return inputs[0] if same else self._append(Op(op.kind, inputs, TransposeAttrs(tuple(groups))))
+                return inputs[0] if same else self.add(Op(op.kind, inputs, TransposeAttrs(tuple(groups))))
             case OpKind.REPEAT, RepeatAttrs(dim, times):
-                return self._append(Op(op.kind, inputs, RepeatAttrs(self._group_of(op.inputs[0], dim), times)))
+                return self.add(Op(op.kind, inputs, RepeatAttrs(self._group_of(op.inputs[0], dim), times)))
             case OpKind.CONCAT, _:
-                return self._append(Op(op.kind, inputs, DimAttrs(self._group_of(value, joined_dim(op)))))
+                return self.add(Op(op.kind, inputs, DimAttrs(self._group_of(value, joined_dim(op)))))
             case _:
-                return self._append(replace(op, inputs=inputs))
+                return self.add(replace(op, inputs=inputs))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from mirage_nb.ir import HALVES, AccumKind, BlockGraph, KernelGraph, Op, OpKind
+from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.saturation.values import BODY, ITER, LOOP, POST, TILE, Operator
 from mirage_nb.search.structure import KernelStructure, Step, Structure
@@ -116,17 +117,12 @@ def _with_joined(op: Op, joined: _Joined) -> Op:
 
 def _concatenated_block(block: BlockGraph, joined: _Joined) -> BlockGraph:
     absorbed = {value for _, values in joined.values() for value in values}
-    made = BlockGraph.start(block.args, block.grid, block.loop)
-    renamed: dict[int, int] = {}
+    made = Rewrite(BlockGraph.start(block.args, block.grid, block.loop))
     for op, values in block.definitions():
-        if values and values[0] in absorbed:
-            continue
-        if values and values[0] in joined:
-            op = Op(OpKind.CONCAT_MATMUL, joined[values[0]][0])
-        made = made.append(replace(op, inputs=tuple(renamed[v] for v in op.inputs)))
-        for value in values:
-            renamed[value] = len(made.types) - 1
-    return made
+        if absorbed.isdisjoint(values):
+            joins = values and values[0] in joined
+            made.copy(Op(OpKind.CONCAT_MATMUL, joined[values[0]][0]) if joins else op, values)
+    return made.graph
 
 
 def _sum_of_products(block: BlockGraph, maker: dict[int, Op], uses: tuple[tuple[int, ...], ...], op: Op) -> bool:

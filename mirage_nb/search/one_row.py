@@ -9,9 +9,8 @@ Invariant: over the real numbers the program stays what it was.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mirage_nb.ir import DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
+from mirage_nb.ir.rewrite import Rewrite
 
 
 def products(program: KernelGraph) -> dict[int, tuple[int, ...]]:
@@ -25,22 +24,17 @@ def as_sums(program: KernelGraph) -> KernelGraph:
     found = products(program)
     if not found:
         return program
-    graph = KernelGraph.start(*program.inputs)
-    place = {value: value for value in range(program.input_count)}
+    made = Rewrite(KernelGraph.start(*program.inputs))
     for op, (value, *_) in program.definitions():
-        ops = [replace(op, inputs=tuple(place[v] for v in op.inputs))]
-        if value in found:
-            (row, matrix), first = found[value], len(graph.types)
-            deepest = DimAttrs(len(program.types[matrix].shape) - 1)
-            ops = [
-                Op(OpKind.MUL, (place[matrix], place[row])),
-                Op(OpKind.SUM, (first,), deepest),
-                Op(OpKind.RESHAPE, (first + 1,), ReshapeAttrs(program.types[value].shape)),
-            ]
-        for made in ops:
-            graph = graph.append(made)
-        place[value] = len(graph.types) - 1
-    return graph.returning(tuple(place[v] for v in program.outputs), program.output_names)
+        if value not in found:
+            made.copy(op, (value,))
+            continue
+        row, matrix = found[value]
+        deepest = DimAttrs(len(program.types[matrix].shape) - 1)
+        multiplied = made.add(Op(OpKind.MUL, made.places((matrix, row))))
+        summed = made.add(Op(OpKind.SUM, (multiplied,), deepest))
+        made.held[value] = made.add(Op(OpKind.RESHAPE, (summed,), ReshapeAttrs(program.types[value].shape)))
+    return made.returning(program)
 
 
 def _operands(program: KernelGraph, maker: dict[int, Op], op: Op) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from math import prod
 
 from mirage_nb.ir import Input, KernelGraph, Op, OpKind, ReshapeAttrs, SliceAttrs, TransposeAttrs
 from mirage_nb.ir.ops import OPS, DimAttrs, Shape, Trait
+from mirage_nb.ir.rewrite import Rewrite
 
 Part = tuple[SliceAttrs, ...]
 """Of a value: the places that are taken of every dimension."""
@@ -37,34 +38,31 @@ class Parts:
 
     def whole(self, graph: KernelGraph) -> KernelGraph:
         """A muGraph of `program` on the inputs of `given`."""
-        made, held = self._front()
+        made = self._front()
         for op, values in graph.definitions():
-            held.update((value, len(made.types) + place) for place, value in enumerate(values))
-            made = made.append(replace(op, inputs=tuple(held[v] for v in op.inputs)))
-        return made.returning(tuple(held[v] for v in graph.outputs), graph.output_names)
+            made.copy(op, values)
+        return made.returning(graph)
 
     def inner(self, graph: KernelGraph) -> KernelGraph:
         """A muGraph of `given` that begins with taking these parts as one of `program`; any other as it is."""
-        front, held = self._front()
-        count = len(front.ops)
-        if graph.inputs != front.inputs or graph.ops[:count] != front.ops:
+        front = self._front()
+        count = len(front.graph.ops)
+        if graph.inputs != front.graph.inputs or graph.ops[:count] != front.graph.ops:
             return graph
-        made = KernelGraph.start(*self.program.inputs)
-        known = {value: number for number, value in held.items()}
+        taken = {value: number for number, value in front.held.items()}
+        made = Rewrite(KernelGraph.start(*self.program.inputs), taken)
         for op, values in [*graph.definitions()][count:]:
-            if not known.keys() >= {*op.inputs}:
+            if not made.held.keys() >= {*op.inputs}:
                 return graph
-            known.update((value, len(made.types) + place) for place, value in enumerate(values))
-            made = made.append(replace(op, inputs=tuple(known[v] for v in op.inputs)))
-        return made.returning(tuple(known[v] for v in graph.outputs), graph.output_names)
+            made.copy(op, values)
+        return made.returning(graph)
 
-    def _front(self) -> tuple[KernelGraph, dict[int, int]]:
-        """The inputs of `given` and what is taken of them; by the inputs of `program`, what these are."""
-        made = KernelGraph.start(*self.given.inputs)
-        held: dict[int, int] = {}
+    def _front(self) -> Rewrite[KernelGraph]:
+        """The inputs of `given` and what is taken of them; it holds the inputs of `program`."""
+        made = Rewrite(KernelGraph.start(*self.given.inputs), {})
         for number, (value, part) in enumerate(self.taken):
-            made, held[number] = _taken(made, value, part)
-        return made, held
+            made.held[number] = _taken(made, value, part)
+        return made
 
 
 def parts(program: KernelGraph) -> Parts | None:
@@ -89,12 +87,11 @@ def _proper(part: Part, shape: Shape) -> list[SliceAttrs]:
     return [attrs for attrs, every in zip(part, _all(shape), strict=True) if attrs != every]
 
 
-def _taken(graph: KernelGraph, value: int, part: Part) -> tuple[KernelGraph, int]:
-    """The graph with a part of a value, and that part."""
-    for attrs in _proper(part, graph.types[value].shape):
-        graph = graph.append(Op(OpKind.SLICE, (value,), attrs))
-        value = len(graph.types) - 1
-    return graph, value
+def _taken(made: Rewrite[KernelGraph], value: int, part: Part) -> int:
+    """A part of a value that is there."""
+    for attrs in _proper(part, made.graph.types[value].shape):
+        value = made.add(Op(OpKind.SLICE, (value,), attrs))
+    return value
 
 
 def _wanted(program: KernelGraph) -> dict[int, tuple[Part, ...]]:
@@ -212,7 +209,7 @@ class _Writer:
         self._program, self._wanted = program, wanted
         inputs = [(v, part) for v in range(program.input_count) for part in sorted(wanted[v], key=_begin)]
         self._taken = tuple(inputs)
-        self._graph = KernelGraph.start(*(self._input(value, part) for value, part in inputs))
+        self._new = Rewrite(KernelGraph.start(*(self._input(value, part) for value, part in inputs)))
         self._held = {taken: number for number, taken in enumerate(inputs)}
 
     def write(self) -> Parts:
@@ -222,7 +219,7 @@ class _Writer:
             for part in self._wanted[value]:
                 self._held[value, part] = self._made(op, value, part)
         outputs = tuple(self._get(value, _all(program.types[value].shape)) for value in program.outputs)
-        return Parts(program, self._graph.returning(outputs, program.output_names), self._taken)
+        return Parts(program, self._new.graph.returning(outputs, program.output_names), self._taken)
 
     def _input(self, value: int, part: Part) -> Input:
         given = self._program.inputs[value]
@@ -240,14 +237,13 @@ class _Writer:
             return inputs[0]
         shape = tuple(attrs.extent for attrs in part)
         attrs = ReshapeAttrs(shape) if op.kind is OpKind.RESHAPE else op.attrs
-        self._graph = self._graph.append(replace(op, inputs=inputs, attrs=attrs))
-        return len(self._graph.types) - 1
+        return self._new.add(replace(op, inputs=inputs, attrs=attrs))
 
     def _get(self, value: int, part: Part) -> int:
         """A part of a value: made so, or taken of all of it."""
         if (value, part) not in self._held:
             whole = self._held[value, _all(self._program.types[value].shape)]
-            self._graph, self._held[value, part] = _taken(self._graph, whole, part)
+            self._held[value, part] = _taken(self._new, whole, part)
         return self._held[value, part]
 
 

@@ -16,6 +16,7 @@ from itertools import combinations
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import Input, KernelGraph, Op, OpKind
+from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.ir.sizes import size_of, sized
 from mirage_nb.ir.windows import MOVING
 
@@ -90,12 +91,10 @@ class Whole:
         """The piece that computes these values from stored ones, as far as they are not among these themselves."""
         cone = _cone(self.maker, stored, writes)
         reads = sorted({v for value in cone for v in self.maker[value].inputs} - set(cone))
-        graph = KernelGraph.start(*self._inputs(reads))
-        place = {value: index for index, value in enumerate(reads)}
+        made = Rewrite(KernelGraph.start(*self._inputs(reads)), {value: index for index, value in enumerate(reads)})
         for value in cone:
-            place[value] = len(graph.types)
-            graph = graph.append(replace(self.maker[value], inputs=tuple(place[v] for v in self.maker[value].inputs)))
-        return Piece(graph.returning(tuple(place[v] for v in writes)), (*reads, *cone), tuple(writes))
+            made.copy(self.maker[value], (value,))
+        return Piece(made.graph.returning(made.places(writes)), (*reads, *cone), tuple(writes))
 
     def _inputs(self, reads: Sequence[int]) -> Iterator[Input]:
         """Values that a piece reads; extents are numbers where one has the size in another than the outermost one."""

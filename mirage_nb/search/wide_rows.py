@@ -10,10 +10,10 @@ stays what it was.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 from mirage_nb.ir import ConstAttrs, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs
+from mirage_nb.ir.rewrite import Rewrite
 
 PART = 16384
 """Elements of a part at most: threads of a block hold them in registers."""
@@ -38,27 +38,23 @@ def in_parts(program: KernelGraph, widest: int, part: int = PART) -> KernelGraph
     return rewriting.made() if any(map(rewriting.parts, program.ops)) else program
 
 
-class _Rewriting:
+class _Rewriting(Rewrite[KernelGraph]):
     """The work on one program."""
 
     def __init__(self, program: KernelGraph, widest: int, part: int) -> None:
+        super().__init__(KernelGraph.start(*program.inputs))
         self.program, self.widest, self.part = program, widest, part
         self.maker = {values[0]: op for op, values in program.definitions()}
-        self.graph = KernelGraph.start(*program.inputs)
-        self.place = {value: value for value in range(program.input_count)}
         self.sums: dict[int, int] = {}
 
     def made(self) -> KernelGraph:
         """The program in parts."""
         for op, (value, *_) in self.program.definitions():
-            parts = self.parts(op)
-            self.place[value] = (
-                self._folded(op, parts)
-                if parts
-                else self._add(replace(op, inputs=tuple(self.place[v] for v in op.inputs)))
-            )
-        outputs = tuple(self.place[v] for v in self.program.outputs)
-        return self.graph.returning(outputs, self.program.output_names)
+            if parts := self.parts(op):
+                self.held[value] = self._folded(op, parts)
+            else:
+                self.copy(op, (value,))
+        return self.returning(self.program)
 
     def parts(self, op: Op) -> int:
         """In how many parts an operator folds its rows; 0: as they are."""
@@ -90,7 +86,7 @@ class _Rewriting:
         extent = self.program.types[row].shape[-1] // parts
         means = self._multiplied(self._sums(row, parts), Fraction(1, extent))
         inside = self._fold(OpKind.SUM, self._square(self._append(OpKind.SUB, self._cut(row, parts), means)))
-        away = self._append(OpKind.SUB, self._gathered(means, row, parts), self.place[mean])
+        away = self._append(OpKind.SUB, self._gathered(means, row, parts), self.held[mean])
         between = self._fold(OpKind.SUM, self._square(away))
         total = self._fold(OpKind.SUM, self._gathered(inside, row, parts))
         return self._append(OpKind.ADD, total, self._multiplied(between, Fraction(extent)))
@@ -117,21 +113,17 @@ class _Rewriting:
 
     # -- operators -------------------------------------------------------------------------------------
 
-    def _add(self, op: Op) -> int:
-        self.graph = self.graph.append(op)
-        return len(self.graph.types) - 1
-
     def _append(self, kind: OpKind, *inputs: int) -> int:
-        return self._add(Op(kind, inputs))
+        return self.add(Op(kind, inputs))
 
     def _square(self, value: int) -> int:
         return self._append(OpKind.SQR, value)
 
     def _multiplied(self, value: int, factor: Fraction) -> int:
-        return self._append(OpKind.MUL, value, self._add(Op(OpKind.CONST, (), ConstAttrs(factor))))
+        return self._append(OpKind.MUL, value, self.add(Op(OpKind.CONST, (), ConstAttrs(factor))))
 
     def _fold(self, kind: OpKind, value: int) -> int:
-        return self._add(Op(kind, (value,), DimAttrs(len(self.graph.types[value].shape) - 1)))
+        return self.add(Op(kind, (value,), DimAttrs(len(self.graph.types[value].shape) - 1)))
 
     def _sums(self, row: int, parts: int) -> int:
         """The sums of the parts of a row of the program, made once."""
@@ -144,11 +136,11 @@ class _Rewriting:
         shape = self.program.types[row].shape
         while row in self.maker and self.maker[row].kind is OpKind.RESHAPE:
             (row,) = self.maker[row].inputs
-        return self._shaped(self.place[row], (math.prod(shape[:-1]) * parts, shape[-1] // parts))
+        return self._shaped(self.held[row], (math.prod(shape[:-1]) * parts, shape[-1] // parts))
 
     def _gathered(self, value: int, row: int, parts: int) -> int:
         """What the parts of a row of the program gave, side by side."""
         return self._shaped(value, (*self.program.types[row].shape[:-1], parts))
 
     def _shaped(self, value: int, shape: tuple[int, ...]) -> int:
-        return self._add(Op(OpKind.RESHAPE, (value,), ReshapeAttrs(shape)))
+        return self.add(Op(OpKind.RESHAPE, (value,), ReshapeAttrs(shape)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, KernelGraph, Op, OpKind
+from mirage_nb.ir.rewrite import Rewrite
 
 
 def move_scales(graph: KernelGraph) -> KernelGraph:
@@ -30,21 +31,17 @@ def _moved(block: BlockGraph) -> BlockGraph:
     gone = {made[block.ops[index].inputs[0]] for index in moved}
     views = {made[block.ops[index].inputs[1]] for index in gone}
     gone |= {v for v in views if all(reader in gone for value in _values(block, v) for reader in uses[value])}
-    new: dict[int, int] = {}
-    result = BlockGraph.start(block.args, block.grid, block.loop)
+    result = Rewrite(BlockGraph.start(block.args, block.grid, block.loop))
     for index, (op, values) in enumerate(block.definitions()):
         if index in gone:
             continue
-        inputs = op.inputs
         if index in moved:
-            quotient = block.ops[made[inputs[0]]]
-            result = result.append(Op(OpKind.DIV, (new[inputs[1]], new[moved[index]])))
-            result = result.append(replace(op, inputs=(new[quotient.inputs[0]], len(result.types) - 1)))
+            rows, scaled = block.ops[made[op.inputs[0]]].inputs[0], op.inputs[1]
+            divided = result.add(Op(OpKind.DIV, result.places((scaled, moved[index]))))
+            result.held[values[0]] = result.add(replace(op, inputs=(result.held[rows], divided)))
         else:
-            result = result.append(replace(op, inputs=tuple(new[v] for v in inputs)))
-        for place, value in enumerate(values):
-            new[value] = len(result.types) - len(values) + place
-    return result
+            result.copy(op, values)
+    return result.graph
 
 
 def scaled_tiles(block: BlockGraph) -> frozenset[int]:

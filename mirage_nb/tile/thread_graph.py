@@ -10,10 +10,11 @@ tensors.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 
 from mirage_nb.ir import BlockGraph, DType, KernelGraph, Op, OpKind, ThreadGraph
+from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.tile.order import Reads, find_chains, groups
 from mirage_nb.tile.sketch import Sketch, sketch_of
 
@@ -82,7 +83,7 @@ def _fused(block: BlockGraph, heads: Collection[int]) -> BlockGraph:
     chains = find_chains([node.elementwise for node in sketch.nodes], sketch.reads, sketch.times, heads)
     for members in groups(chains, sketch.reads):
         building.place(members, fused=len(members) > 1 or members[0] in heads)
-    return building.result
+    return building.graph
 
 
 def _products(block: BlockGraph) -> list[int]:
@@ -101,39 +102,26 @@ def _is_shallow(block: BlockGraph, sketch: Sketch, index: int) -> bool:
 
 def _flat(block: BlockGraph) -> tuple[BlockGraph, set[int]]:
     """With the operators of thread graphs in the block graph itself; the products among these."""
-    result, new, products = BlockGraph.start(block.args, block.grid, block.loop), dict[int, int](), set[int]()
-
-    def append(op: Op, read: Mapping[int, int]) -> int:
-        nonlocal result
-        result = result.append(replace(op, inputs=tuple(read[v] for v in op.inputs)))
-        return len(result.types) - 1
-
+    result, products = Rewrite(BlockGraph.start(block.args, block.grid, block.loop)), set[int]()
     for op, values in block.definitions():
         if isinstance(op.body, ThreadGraph):
-            inner = {v: new[outer] for v, outer in enumerate(op.inputs)}
-            for part, (value,) in op.body.definitions():
-                inner[value] = append(part, inner)
-                products |= {len(result.ops) - 1} if part.kind is OpKind.MATMUL else set()
-            new |= {value: inner[made] for value, made in zip(values, op.body.outputs, strict=True)}
+            inner = Rewrite(result.graph, dict(enumerate(result.places(op.inputs))))
+            for part, made in op.body.definitions():
+                products |= {len(inner.graph.ops)} if part.kind is OpKind.MATMUL else set()
+                inner.copy(part, made)
+            result.graph = inner.graph
+            result.held.update(zip(values, inner.places(op.body.outputs), strict=True))
         else:
-            made = append(op, new)
-            new |= dict.fromkeys(values, made)
-    return result, products
+            result.copy(op, values)
+    return result.graph, products
 
 
-@dataclass(slots=True)
-class _Rebuild:
+class _Rebuild(Rewrite[BlockGraph]):
     """Copies a block graph in dependency order, chain by chain."""
 
-    block: BlockGraph
-    reads: Reads
-    result: BlockGraph
-    new: dict[int, int]
-    _values: list[tuple[int, ...]]
-
     def __init__(self, block: BlockGraph, reads: Reads) -> None:
-        self.block, self.reads, self.new = block, reads, {}
-        self.result = BlockGraph.start(block.args, block.grid, block.loop)
+        super().__init__(BlockGraph.start(block.args, block.grid, block.loop))
+        self.block, self.reads = block, reads
         self._values = [values for _, values in block.definitions()]
 
     def place(self, members: tuple[int, ...], *, fused: bool) -> None:
@@ -143,15 +131,9 @@ class _Rebuild:
             self._place_chain(members)
         elif self.block.ops[members[0]].kind is not OpKind.CONST:
             for read in self.reads[members[0]]:
-                if self._values[read][0] not in self.new:
-                    self._append(read)
-            self._append(members[0])
-
-    def _append(self, index: int) -> None:
-        op = self.block.ops[index]
-        self.result = self.result.append(replace(op, inputs=tuple(self.new[v] for v in op.inputs)))
-        for value in self._values[index]:
-            self.new[value] = len(self.result.types) - 1
+                if self._values[read][0] not in self.held:
+                    self.copy(self.block.ops[read], self._values[read])
+            self.copy(self.block.ops[members[0]], self._values[members[0]])
 
     def _place_chain(self, members: tuple[int, ...]) -> None:
         made = {self._values[m][0] for m in members}
@@ -159,20 +141,13 @@ class _Rebuild:
         read = dict.fromkeys(v for m in members for v in self.block.ops[m].inputs if v not in made)
         consts = [v for v in read if sources[v].kind is OpKind.CONST]
         operands = [v for v in read if v not in consts]
-        thread = ThreadGraph.start(tuple(self.block.types[v] for v in operands))
-        inner = {v: i for i, v in enumerate(operands)}
+        thread = Rewrite(ThreadGraph.start(tuple(self.block.types[v] for v in operands)))
+        thread.held = {v: i for i, v in enumerate(operands)}
         for value in consts:
-            thread = thread.append(sources[value])
-            inner[value] = len(thread.types) - 1
+            thread.copy(sources[value], (value,))
         for member in members:
-            op = self.block.ops[member]
-            thread = thread.append(replace(op, inputs=tuple(inner[v] for v in op.inputs)))
-            inner[self._values[member][0]] = len(thread.types) - 1
+            thread.copy(self.block.ops[member], self._values[member])
         uses = self.block.uses()
         leaving = [v for v in sorted(made) if any(reader not in members for reader in uses[v])]
-        thread = thread.returning(tuple(inner[v] for v in leaving))
-        first = len(self.result.types)
-        fused = Op(OpKind.FUSED, tuple(self.new[v] for v in operands), body=thread)
-        self.result = self.result.append(fused)
-        for position, value in enumerate(leaving):
-            self.new[value] = first + position
+        body = thread.graph.returning(thread.places(leaving))
+        self.copy(Op(OpKind.FUSED, tuple(operands), body=body), leaving)

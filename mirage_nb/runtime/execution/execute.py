@@ -17,7 +17,8 @@ import numpy as np
 from mirage_nb.codegen import Emitted, Fitting, Launch, LibraryCall, TensorArg
 from mirage_nb.errors import LaunchError
 from mirage_nb.interp import evaluate
-from mirage_nb.ir import DType, Input, KernelGraph, Op
+from mirage_nb.ir import DType, Input, KernelGraph
+from mirage_nb.ir.rewrite import alone
 from mirage_nb.predefined import part
 from mirage_nb.runtime.execution.buffers import (
     STORED,
@@ -267,9 +268,5 @@ def _library(step: LibraryCall, held: dict[int, Array], graph: KernelGraph, cons
             return np.full(type_.shape, float(constants[value]))
         return decode(held[value], type_.dtype)
 
-    operands = [graph.types[v] for v in step.inputs]
-    single = KernelGraph.start(*(Input(f"a{n}", t) for n, t in enumerate(operands)))
-    single = single.append(Op(step.op.kind, tuple(range(len(operands))), step.op.attrs))
-    single = single.returning((len(operands),))
-    exact = evaluate(single, [operand(v) for v in step.inputs])
+    exact = evaluate(alone(graph, step.op), [operand(v) for v in step.inputs])
     return encode(exact[0], graph.types[step.output].dtype)

@@ -37,6 +37,7 @@ from mirage_nb.ir import (
     TensorType,
     TransposeAttrs,
 )
+from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.search.axes import Layout, Prepared, shape_of
 from mirage_nb.search.saturation.values import BLOCK, DATA, ITER, LOOP, POST, TILE, Operator, Type
 from mirage_nb.search.sizes.layouts import (
@@ -121,22 +122,21 @@ def concrete(
         sizes: one entry per kernel; `tile_of` has a tile for the parts of every axis.
         extents: of the axes; the program's own, or smaller ones for field trials.
     """
-    graph = KernelGraph.start(*small_inputs(prepared, extents))
-    graph, held = _viewed_inputs(prepared, structure, graph, extents)
+    made = Rewrite(KernelGraph.start(*small_inputs(prepared, extents)))
+    held = _viewed_inputs(prepared, structure, made, extents)
     for place, (kernel, numbers) in enumerate(zip(structure.kernels, sizes, strict=True)):
         finals = {
             source.index: (prepared.output_axes[output], prepared.graph.output_types[output].dtype)
             for output, source in enumerate(structure.outputs)
             if source.kernel == place
         }
-        graph, results = BlockWriter(prepared, kernel, numbers, tuple(extents), held).build(graph, finals)
+        results = BlockWriter(prepared, kernel, numbers, tuple(extents), held).build(made, finals)
         held |= {Source(index, place): result for index, result in enumerate(results)}
     outputs = []
     for source, dims in zip(structure.outputs, prepared.output_dims, strict=True):
-        made, _ = held[Source(source.index, source.kernel or 0)]
-        graph, value = _reshaped(graph, made, shape_of(dims, extents))
-        outputs.append(value)
-    return graph.returning(tuple(outputs), prepared.graph.output_names)
+        value, _ = held[Source(source.index, source.kernel or 0)]
+        outputs.append(_reshaped(made, value, shape_of(dims, extents)))
+    return made.graph.returning(tuple(outputs), prepared.graph.output_names)
 
 
 def small_inputs(prepared: Prepared, extents: Sequence[int]) -> tuple[Input, ...]:
@@ -151,8 +151,8 @@ def small_inputs(prepared: Prepared, extents: Sequence[int]) -> tuple[Input, ...
 
 
 def _viewed_inputs(
-    prepared: Prepared, structure: Structure, graph: KernelGraph, extents: Sequence[int]
-) -> tuple[KernelGraph, dict[Source, tuple[int, Layout]]]:
+    prepared: Prepared, structure: Structure, made: Rewrite[KernelGraph], extents: Sequence[int]
+) -> dict[Source, tuple[int, Layout]]:
     """For every tensor that the structure reads, the view of its input with one axis in every dimension."""
     steps = [step for kernel in structure.kernels for step in kernel.steps]
     read = {step.source.index for step in steps if step.source is not None and step.source.kernel is None}
@@ -162,15 +162,14 @@ def _viewed_inputs(
         tensor = prepared.tensors[index]
         if tensor.input not in of_input:
             shape = tuple(1 if axis is None else extents[axis] for axis in tensor.axes)
-            graph, of_input[tensor.input] = _reshaped(graph, tensor.input, shape)
+            of_input[tensor.input] = _reshaped(made, tensor.input, shape)
         views[Source(index)] = of_input[tensor.input], tensor.axes
-    return graph, views
+    return views
 
 
-def _reshaped(graph: KernelGraph, value: int, shape: tuple[int, ...]) -> tuple[KernelGraph, int]:
-    if graph.types[value].shape == shape:
-        return graph, value
-    return graph.append(Op(OpKind.RESHAPE, (value,), ReshapeAttrs(shape))), len(graph.types)
+def _reshaped(made: Rewrite[KernelGraph], value: int, shape: tuple[int, ...]) -> int:
+    same = made.graph.types[value].shape == shape
+    return value if same else made.add(Op(OpKind.RESHAPE, (value,), ReshapeAttrs(shape)))
 
 
 @dataclass(slots=True)
@@ -184,32 +183,31 @@ class BlockWriter:
     sizes: KernelSizes
     extents: tuple[int, ...]
     held: dict[Source, tuple[int, Layout]]
+    made: Rewrite[KernelGraph] = field(init=False)
     block: BlockGraph = field(init=False)
     operands: list[int] = field(default_factory=list)
     layouts: list[Layout] = field(default_factory=list)
     value: list[int] = field(default_factory=list)
     zeros: list[Axes] = field(default_factory=list)
     numbers: dict[tuple[int, int, int, int, DType], int] = field(default_factory=dict)
-    graph: KernelGraph = field(default_factory=KernelGraph)
 
     def build(
-        self, graph: KernelGraph, finals: dict[int, tuple[Layout, DType]]
-    ) -> tuple[KernelGraph, list[tuple[int, Layout]]]:
+        self, made: Rewrite[KernelGraph], finals: dict[int, tuple[Layout, DType]]
+    ) -> list[tuple[int, Layout]]:
         """Append this kernel; also its results: the kernel-graph value and the axes of its dimensions."""
         for step in self.kernel.steps:
             if step.source is not None and (operand := self.held[step.source][0]) not in self.operands:
                 self.operands.append(operand)
-        self.graph = graph
+        self.made = made
         grid = tuple(blocks for _, blocks in self.sizes.grid) or (1,)
-        self.block = BlockGraph.start(tuple(graph.types[v] for v in self.operands), grid, self.sizes.loop)
+        self.block = BlockGraph.start(tuple(made.graph.types[v] for v in self.operands), grid, self.sizes.loop)
         for step in self.kernel.steps:
             self.value.append(self._step(step))
         results = [
             self._save(output, *finals.get(number, (None, None))) for number, output in enumerate(self.kernel.outputs)
         ]
-        first = len(self.graph.types)
-        graph = self.graph.append(Op(OpKind.GRAPH, tuple(self.operands), body=self.block))
-        return graph, [(first + index, layout) for index, layout in enumerate(results)]
+        first = made.add(Op(OpKind.GRAPH, tuple(self.operands), body=self.block))
+        return [(first + index, layout) for index, layout in enumerate(results)]
 
     def _append(self, op: Op, layout: Layout, zero: Axes = frozenset()) -> int:
         self.block = self.block.append(op)
@@ -323,15 +321,10 @@ class BlockWriter:
         code = step.type[axis]
         key = (number, axis, code, step.stage, dtype)
         if key not in self.numbers:
-            first = len(self.graph.types)
-            for op in (
-                Op(OpKind.CONST, attrs=ConstAttrs(Fraction(number), dtype=dtype)),
-                Op(OpKind.RESHAPE, (first,), ReshapeAttrs((1,))),
-                Op(OpKind.REPEAT, (first + 1,), RepeatAttrs(0, self.extents[axis])),
-            ):
-                self.graph = self.graph.append(op)
-            self.operands.append(first + 2)
-            self.block = replace(self.block, args=(*self.block.args, self.graph.types[-1]))
+            single = self.made.add(Op(OpKind.CONST, attrs=ConstAttrs(Fraction(number), dtype=dtype)))
+            single = self.made.add(Op(OpKind.RESHAPE, (single,), ReshapeAttrs((1,))))
+            self.operands.append(self.made.add(Op(OpKind.REPEAT, (single,), RepeatAttrs(0, self.extents[axis]))))
+            self.block = replace(self.block, args=(*self.block.args, self.made.graph.types[-1]))
             imap = tuple(0 if a == axis and code & BLOCK else None for a, _ in self.sizes.grid)
             attrs = InIterAttrs(len(self.operands) - 1, imap or (None,), 0 if code & ITER else None)
             made = self._iterator(attrs, (axis,), step.type)

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_nb.ir import KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
+from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.search.axes import Prepared, shape_of
 from mirage_nb.search.derive import adds_products, concatenated, may_be_shallow
 from mirage_nb.search.limits import MAX_GRID_DIMS, NO_LIMITS, Limits
@@ -273,10 +274,8 @@ def tiny(
 
 def small_program(prepared: Prepared, extents: tuple[int, ...]) -> KernelGraph:
     """The program itself with other extents of its axes; what no output needs is left out."""
-    graph = KernelGraph.start(*small_inputs(prepared, extents))
-    original = prepared.graph
-    renamed = {value: value for value in range(original.input_count)}
-    for op, (value, *_) in original.definitions():
+    made = Rewrite(KernelGraph.start(*small_inputs(prepared, extents)))
+    for op, (value, *_) in prepared.graph.definitions():
         if value not in prepared.shapes:
             continue
         if op.kind is OpKind.RESHAPE:
@@ -284,9 +283,8 @@ def small_program(prepared: Prepared, extents: tuple[int, ...]) -> KernelGraph:
         elif isinstance(op.attrs, RepeatAttrs) and op.attrs.times > 1:  # one copy is no axis
             copies = prepared.shapes[value][op.attrs.dim][0]
             op = replace(op, attrs=RepeatAttrs(op.attrs.dim, extents[copies]))
-        renamed[value] = len(graph.types)
-        graph = graph.append(replace(op, inputs=tuple(renamed[v] for v in op.inputs)))
-    return graph.returning(tuple(renamed[v] for v in original.outputs), original.output_names)
+        made.copy(op, (value,))
+    return made.returning(prepared.graph)
 
 
 def _splittable(prepared: Prepared, kernel: KernelStructure) -> list[int]:

@@ -7,9 +7,10 @@ search makes of it, and what stopped it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from mirage_nb.ir import BlockGraph, Input, KernelGraph, Op, OpKind, ReshapeAttrs
+from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ReshapeAttrs
+from mirage_nb.ir.rewrite import alone
 from mirage_nb.search.saturation.semantics import Semantics
 from mirage_nb.search.space import Effort
 from mirage_nb.search.walk.kernel import KernelWalk
@@ -89,9 +90,7 @@ class Walk:
         if isinstance(op.body, BlockGraph):
             self._kernel(op.body, op.inputs, values)
             return
-        inputs = [Input(f"a{n}", self.graph.types[v]) for n, v in enumerate(op.inputs)]
-        alone = KernelGraph.start(*inputs).append(replace(op, inputs=tuple(range(len(inputs)))))
-        self._kernel(alone.returning((len(inputs),)), op.inputs, values)
+        self._kernel(alone(self.graph, op), op.inputs, values)
 
     def _viewed(self, op: Op, value: int) -> Tile:
         """A view of an input that has a dimension for every axis, or of a tensor whose axes stay."""
