@@ -6,11 +6,12 @@ text and JSON forms both go through here, so a new attributes class needs one ro
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -209,14 +210,8 @@ FIELDS: dict[type, dict[str, Codec]] = {
 }
 
 DEFAULTS: dict[type, dict[str, Plain]] = {
-    InIterAttrs: {"fmap": None, "tile": None},
-    OutSaverAttrs: {"shape": None},
-    AccumAttrs: {"dim": None},
-    ConstAttrs: {"symbol": "", "dtype": "f32"},
-    SliceAttrs: {"step": 1},
-    ArangeAttrs: {"dtype": "f32"},
-    WhereAttrs: {"other": 0, "infinite": 0},
-    ClampAttrs: {"low": None, "high": None},
+    kind: {f.name: codecs[f.name].write(f.default) for f in dataclasses.fields(kind) if f.default is not MISSING}
+    for kind, codecs in FIELDS.items()
 }
 """Fields that are left out when they have this value."""
 

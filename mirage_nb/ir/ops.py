@@ -235,8 +235,8 @@ class CastAttrs:
 class ClampAttrs:
     """Lower and upper limit; None leaves that side open."""
 
-    low: Fraction | None
-    high: Fraction | None
+    low: Fraction | None = None
+    high: Fraction | None = None
 
 
 @dataclass(frozen=True, slots=True)

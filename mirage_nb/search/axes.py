@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import islice, zip_longest
+from itertools import count, islice, zip_longest
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import ConstAttrs, KernelGraph, OpKind, PowAttrs
@@ -361,7 +361,7 @@ class _Writer:
         siblings = _closed(found)
         joined = {axis for join in self._joins.values() for axis in (join.whole, join.first, join.second)}
         extents = {axis: self._table.symbols.extent[symbol] for symbol, axis in self._axis_of.items()}
-        letters = list(islice(_letters(), len(found)))
+        supply = list(islice(letters(), len(found)))
         return tuple(
             Axis(
                 name,
@@ -371,7 +371,7 @@ class _Writer:
                 whole=not joined.isdisjoint(siblings[axis]),
                 letter=letter,
             )
-            for axis, name, letter in zip(found, self._names(letters), letters, strict=True)
+            for axis, name, letter in zip(found, self._names(supply), supply, strict=True)
         )
 
     def _names(self, letters: Sequence[str]) -> list[str]:
@@ -402,14 +402,11 @@ def _closed(dims: dict[int, set[tuple[int, int]]]) -> dict[int, set[int]]:
     return groups
 
 
-def _letters() -> Iterator[str]:
-    """Letters, but not those of the grid dims."""
-    letters = "abcdefghijklmnopqrstuvw"
-    yield from letters
-    round_ = 1
-    while True:
-        yield from (f"{letter}{round_}" for letter in letters)
-        round_ += 1
+def letters() -> Iterator[str]:
+    """Names of axes without one, but those of grid dims (x, y, z) and of the for-loop (i)."""
+    known = "abcdefghjklmnopqrstuvw"
+    yield from known
+    yield from (f"{letter}{number}" for number in count(1) for letter in known)
 
 
 def broadcast_layouts(first: Layout, second: Layout) -> Layout:

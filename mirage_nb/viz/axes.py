@@ -8,7 +8,7 @@ program calls an axis is its name; the letters of others follow the order of fir
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -25,12 +25,10 @@ from mirage_nb.ir import (
     ThreadGraph,
     TransposeAttrs,
 )
+from mirage_nb.search.axes import letters
 
 Path = tuple[int, ...]
 """Where a graph stands: () the kernel graph, (i,) the body of its operator i, (i, j) one level below."""
-
-_LETTERS = "abcdefghjklmnopqrstuvw"
-"""Without x, y, z (grid dims) and i (for-loop)."""
 
 _Graph = KernelGraph | BlockGraph | ThreadGraph
 _Slot = tuple[Path, int, int]
@@ -79,7 +77,7 @@ def axis_names(graph: KernelGraph) -> AxisNames:
         axes.dims[(), value] = _fresh((), value, graph)
     _visit(axes, (), graph)
     names = _called(axes, graph)
-    supply = (letter for letter in _supply() if letter not in names.values())
+    supply = (letter for letter in letters() if letter not in names.values())
     table: dict[tuple[Path, int], tuple[str, ...]] = {}
     for key in sorted(axes.dims, key=lambda key: (len(key[0]), key)):
         found = []
@@ -105,14 +103,6 @@ def _called(axes: _Axes, graph: KernelGraph) -> dict[_Slot, str]:
             name += "'"
         names[slot] = name
     return names
-
-
-def _supply() -> Iterator[str]:
-    yield from _LETTERS
-    number = 1
-    while True:
-        yield from (f"{letter}{number}" for letter in _LETTERS)
-        number += 1
 
 
 def _fresh(path: Path, value: int, graph: _Graph) -> _Dims:
