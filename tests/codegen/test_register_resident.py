@@ -167,7 +167,7 @@ def test_a_thread_has_a_window(shape: tuple[int, ...], dims: tuple[int, ...], dt
     source = emit(graph, H200, options).source
     assert "shared" not in source
     at_once = shape[-1] if len(shape) - 1 in dims and shape[-1] in (2, 4, 8) else found.width
-    assert f"load_now<{at_once}>(x0" in source
+    assert f"load_once<{at_once}>(x0" in source
     check(graph, options, scale=0.3)
 
 
@@ -196,7 +196,7 @@ def test_results_of_splits_are_combined_without_a_barrier() -> None:
     graph = split_safe_attention(2, 256, 4096, 64, 4, 16, 4, 64)
     text = emit(graph, H200).source.split("kernel1(")[1]
     assert "sync" not in text and "shared" not in text
-    assert text.count("load_now<4>") == 1 and "load<" not in text
+    assert text.count("load_once<4>") == 1 and "load<" not in text
 
 
 def test_threads_without_a_vector_are_none() -> None:
@@ -281,3 +281,16 @@ def test_what_is_not_saved_where_it_stands_is_not_held() -> None:
     graph = one_kernel("X R", b)
     assert held(graph, Options(warps=4)) is None
     check(graph, Options(warps=4))
+
+
+@pytest.mark.parametrize(
+    ("rows", "summed", "load"),
+    [(64, False, "load_once"), (1024, False, "load"), (64, True, "load_once"), (1024, True, "load_once")],
+)
+def test_what_is_read_once_goes_past_l1_where_that_pays(rows: int, summed: bool, load: str) -> None:
+    """Little of it, or much beside which little is written; what all blocks read stays where it is."""
+    b = Block((tensor((rows, 1024), DType.F32), tensor((1024,), DType.F32)), (rows,))
+    product = b.op(OpKind.MUL, b.read(0, (0,)), b.read(1, (None,)))
+    b.save(b.sum(product, 1) if summed else product, (0,))
+    source = emit(one_kernel("X Y", b), H200).source
+    assert f"= {load}<4>(x0" in source and "load_once<4>(x1" not in source

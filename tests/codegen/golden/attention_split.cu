@@ -299,17 +299,17 @@ kernel1(const float* x0, const float* x1, const float* x2, f16* __restrict__ o0)
     Vec<float, 4> h0[16];  // f32[1, 16, 4, 64], %0
     MIRAGE_UNROLL
     for (int s = 0; s < 16; ++s) {
-      h0[s] = load_now<4>(x0 + (block_x * 262144 + s * 16384 + block_y * 256 + i2 * 64 + i3 * 4));
+      h0[s] = load_once<4>(x0 + (block_x * 262144 + s * 16384 + block_y * 256 + i2 * 64 + i3 * 4));
     }
     Vec<float, 1> h1[16];  // f32[1, 16, 4, 1], %1
     MIRAGE_UNROLL
     for (int s = 0; s < 16; ++s) {
-      h1[s] = load_now<1>(x1 + (block_x * 4096 + s * 256 + block_y * 4 + i2));
+      h1[s] = load_once<1>(x1 + (block_x * 4096 + s * 256 + block_y * 4 + i2));
     }
     Vec<float, 1> h2[16];  // f32[1, 16, 4, 1], %2
     MIRAGE_UNROLL
     for (int s = 0; s < 16; ++s) {
-      h2[s] = load_now<1>(x2 + (block_x * 4096 + s * 256 + block_y * 4 + i2));
+      h2[s] = load_once<1>(x2 + (block_x * 4096 + s * 256 + block_y * 4 + i2));
     }
     // %3 = RescaledSum(%0, %2): f32[1, 1, 4, 64]
     float top2[1];

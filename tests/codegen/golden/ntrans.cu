@@ -11,17 +11,17 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
   Vec<f16, 8> h1[2];  // f16[1, 4096], %1
   MIRAGE_UNROLL
   for (int s = 0; s < 2; ++s) {
-    h1[s] = load_now<8>(x1 + (block_x * 4096 + s * 2048 + place * 8));
+    h1[s] = load_once<8>(x1 + (block_x * 4096 + s * 2048 + place * 8));
   }
   Vec<f16, 8> h2[2];  // f16[1, 4096], %2
   MIRAGE_UNROLL
   for (int s = 0; s < 2; ++s) {
-    h2[s] = load_now<8>(x2 + (block_x * 4096 + s * 2048 + place * 8));
+    h2[s] = load_once<8>(x2 + (block_x * 4096 + s * 2048 + place * 8));
   }
   Vec<f16, 8> h0[2];  // f16[1, 4096], %0
   MIRAGE_UNROLL
   for (int s = 0; s < 2; ++s) {
-    h0[s] = load_now<8>(x0 + (block_x * 4096 + s * 2048 + place * 8));
+    h0[s] = load_once<8>(x0 + (block_x * 4096 + s * 2048 + place * 8));
   }
   // %4 = Sum(%3): f16[1, 1]
   float r4[1];

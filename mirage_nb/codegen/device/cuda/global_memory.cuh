@@ -50,19 +50,31 @@ MIRAGE_DEVICE void copy_now(void* to, const void* from) {
   }
 }
 
+// As copy, of global memory: past L1, and what makes room first in L2.
 template <int Bytes>
 MIRAGE_DEVICE void copy_once(void* to, const void* from) {
-  if constexpr (Bytes >= 16) {
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  const auto at = __cvta_generic_to_global(from);
+  if constexpr (Bytes > 16) {
     MIRAGE_UNROLL
-    for (int i = 0; i < Bytes / 16; i++) {
-      uint4 v;
-      asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                   : "l"(__cvta_generic_to_global(static_cast<const uint4*>(from) + i)), "l"(policy));
-      static_cast<uint4*>(to)[i] = v;
-    }
+    for (int i = 0; i < Bytes; i += 16) copy_once<16>(static_cast<char*>(to) + i, static_cast<const char*>(from) + i);
+  } else if constexpr (Bytes == 16) {
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at), "l"(policy));
+    *static_cast<uint4*>(to) = v;
+  } else if constexpr (Bytes == 8) {
+    uint2 v;
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(at), "l"(policy));
+    *static_cast<uint2*>(to) = v;
+  } else if constexpr (Bytes == 4) {
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u32 %0, [%1], %2;"
+                 : "=r"(*static_cast<uint32_t*>(to))
+                 : "l"(at), "l"(policy));
   } else {
     copy<Bytes>(to, from);
   }
