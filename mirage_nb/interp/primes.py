@@ -2,7 +2,8 @@
 
 In: a generator. Out: a pair (p, q) of primes with p = 2q + 1, both 3 modulo 4, so that q-th roots of unity exist modulo
 p and square roots are powers (paper section 5, Table 3); uniform among all such pairs of a `Pool`. Trials draw from
-`PRIMES`: arithmetic stays in machine words, and a number that is a multiple of all its primes has 25 million bits.
+`PRIMES`: arithmetic stays in machine words, and a number that is a multiple of all its primes has 25 million bits. A
+graph may compute such a one: `verify.fields.heights`.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ UNBOUNDED_TRIALS = 12
 WITHOUT_ROOTS = 2
 """Trials of small graphs with any function in the place of the square root."""
 BY_ROOTS = "field values agree, maybe by the roots that a field has: with any function in their place they do not"
+BEYOND = "field values agree, and numbers are so large, or powers so high, that they may be 0 in every field"
 MAX_TRIALS = 10_000
 ATTEMPTS_PER_TRIAL = 4
 """How many draws a trial may take on average to give every element a value; some more at the start."""
@@ -351,6 +352,8 @@ class _Run:
         return self.final and total is not None and FINAL_LOG2_BOUND < total and self.wanted < FINAL_TRIALS
 
     def _equal(self) -> Verdict:
+        if not (self.rigour.floats or self.pair[1].is_believed):
+            return self._by_reals(VerdictKind.UNDECIDED, BEYOND)
         if self.lax.roots and self._total() is None and not (self.rigour.floats or self._equal_without_roots()):
             if self.small and not self.final:
                 return _Run(*self.pair, replace(self.rigour, final=True), CPU, self.progress).verdict()

@@ -22,6 +22,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.legality import check
 from mirage_nb.verify.fields.exponents import exponents_of
 from mirage_nb.verify.fields.groups import draw_inputs, draw_stacked, root_groups
+from mirage_nb.verify.fields.heights import is_believed
 from mirage_nb.verify.fields.lax import LaxReport, inspect, joined
 from mirage_nb.verify.fields.towers import Shown, Tower, shown, tower
 from mirage_nb.verify.fields.work import check_work
@@ -142,6 +143,11 @@ class Candidate:
     def plan(self) -> Plan:
         """How it is evaluated; programs and candidates of one plan share steps."""
         return self._program.recorder.plan(self.graph)
+
+    @cached_property
+    def is_believed(self) -> bool:
+        """Whether trials are to be believed where both agree."""
+        return self.graph == self._program.graph or all(map(is_believed, (self._program.graph, self.graph)))
 
     @cached_property
     def tower(self) -> Tower | None:
