@@ -160,3 +160,14 @@ def test_a_few_elements_are_none_that_stay_in_place_where_axes_change_theirs(
     program, right, wrong = (parse(head + text).graph for text in (" / D", " * 2 / (D + D)", " / D * T / T"))
     assert verify(program, right, seed=1).accepted
     assert not verify(program, wrong, seed=1).accepted
+
+
+@pytest.mark.parametrize("sampled", [200, 30])
+def test_nor_are_they_where_two_digits_of_an_index_change_places(sampled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of all elements stay where they are; of two elements a quarter of all seeds saw nothing."""
+    for limit, value in (("WHOLE", 5), ("SAMPLED", sampled)):
+        monkeypatch.setattr(f"mirage_nb.verify.reals.exact.{limit}", value)
+    head = "X: f32[32, 32]\nD: f32[32, 32]\nT = reshape(transpose(reshape(D, 2, 2, 256), (1, 0, 2)), 32, 32)\nreturn X"
+    program, wrong = (parse(head + text).graph for text in (" / D", " / D * T / T"))
+    for seed in range(40):
+        assert look(program, wrong, seed).outcome is not Outcome.AGREE

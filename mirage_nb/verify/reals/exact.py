@@ -44,8 +44,9 @@ TAKEN = 250_000
 LEAST_POINTS = 4
 SAMPLES = (8, 2)
 """Elements of an output that stand for a large one, and for one whose elements take much."""
-FEW = 4
-"""Elements of a shape that are all chosen by the seed."""
+FEW = 5
+"""Elements that stand for all where these are made alike: no two binary digits of an index are alike in all of them, so
+what takes other elements in one's place, as views with their dimensions in another order do, is seen."""
 BITS = 256
 """Of balls, beyond the bits of the constants."""
 MORE = (4, 16)
@@ -98,8 +99,17 @@ def _of_shape(shape: Shape, count: int | None, seed: int) -> Index:
     if count is None or elements <= count:
         return np.arange(elements, dtype=np.int64)
     ends = [0, elements - 1] if count > FEW else []
-    words = splitmix(np.arange(1, count - len(ends) + 1, dtype=np.uint64), seed) % np.uint64(elements)
-    return np.unique(np.concatenate([words.astype(np.int64), np.array(ends, np.int64)]))
+    low = elements & -elements  # as many binary digits as there are
+    words = splitmix(np.arange(1, count - len(ends) + 1, dtype=np.uint64), seed) % np.uint64(elements // low)
+    found = words.astype(np.int64) * low + _apart(count - len(ends), low.bit_length() - 1, seed)
+    return np.unique(np.concatenate([found, np.array(ends, np.int64)]))
+
+
+def _apart(count: int, bits: int, seed: int) -> Index:
+    """Numbers of so many bits, no two of which are the same in all of the numbers, as far as there are enough."""
+    columns = np.random.default_rng(seed).permutation(2**count)
+    places = np.arange(bits, dtype=np.int64)
+    return np.array([(columns[places % 2**count] >> row & 1) << places for row in range(count)], np.int64).sum(axis=1)
 
 
 def look(program: KernelGraph, candidate: KernelGraph, seed: int, *, covered: bool = True) -> Looked:
@@ -113,7 +123,10 @@ def look(program: KernelGraph, candidate: KernelGraph, seed: int, *, covered: bo
             continue
         found = _Look(left, right, at, seed).looked()
         if found.outcome is Outcome.AGREE and covered and program != candidate:
-            note = uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed)
+            if count is None or count >= FEW:
+                note = uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed)
+            else:
+                note = _beyond(program, candidate, seed)
             return replace(found, outcome=Outcome.OPEN, note=f"{found.note}, and {note}") if note else found
         return found
     note = _beyond(program, candidate, seed) if covered and program != candidate else ""
@@ -124,13 +137,11 @@ def _beyond(program: KernelGraph, candidate: KernelGraph, seed: int) -> str:
     """Why a candidate whose elements depend on too much is not covered, as far as that is seen; or nothing."""
     if defined_by_form(program, candidate):
         return ""
-    for count in (FEW, FEW // 2):
-        try:
-            left, right = _both(program, candidate, chosen(program.output_types, count, seed), ASKED)
-        except TooMuch:
-            continue
-        return uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed)
-    return "whether the candidate has a value wherever the program has one is not known"
+    try:
+        left, right = _both(program, candidate, chosen(program.output_types, FEW, seed), ASKED)
+    except TooMuch:
+        return "whether the candidate has a value wherever the program has one is not known"
+    return uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed)
 
 
 def look_at(program: KernelGraph, candidate: KernelGraph, draw: Draw, at: Sequence[Index], seed: int) -> Looked:
