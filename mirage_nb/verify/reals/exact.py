@@ -109,7 +109,8 @@ def _apart(count: int, bits: int, seed: int) -> Index:
     """Numbers of so many bits, no two of which are the same in all of the numbers, as far as there are enough."""
     columns = np.random.default_rng(seed).permutation(2**count)
     places = np.arange(bits, dtype=np.int64)
-    return np.array([(columns[places % 2**count] >> row & 1) << places for row in range(count)], np.int64).sum(axis=1)
+    rows: list[Index] = [(columns[places % 2**count] >> row & 1) << places for row in range(count)]
+    return np.array([row.sum() for row in rows], np.int64)
 
 
 def look(program: KernelGraph, candidate: KernelGraph, seed: int, *, covered: bool = True) -> Looked:
