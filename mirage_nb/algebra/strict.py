@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Iterable
 
 from mirage_nb.algebra.atoms import Expr, SubAxis
 from mirage_nb.algebra.axioms import BY_NAME
-from mirage_nb.algebra.interface import Expressions, Pruner
 from mirage_nb.algebra.models import MODELS, Model
 from mirage_nb.algebra.normal_form import Algebra, Terms
 from mirage_nb.algebra.options import AlgebraOptions
@@ -28,10 +27,7 @@ def algebra_for(options: AlgebraOptions) -> Expressions:
 
 def oracle_for(algebra: Expressions, targets: Iterable[Expr]) -> Pruner:
     """The oracle that belongs to an algebra."""
-    if isinstance(algebra, Strict):
-        return StrictOracle(algebra, targets)
-    assert isinstance(algebra, Algebra)
-    return Oracle(algebra, targets)
+    return StrictOracle(algebra, targets) if isinstance(algebra, Strict) else Oracle(algebra, targets)
 
 
 class Strict:
@@ -163,14 +159,10 @@ class StrictOracle:
         """Which results of a and b can reach a target: MUL | ADD | DIV_AB | DIV_BA."""
         algebra = self.algebra
         flags = self.plain.pair(algebra.views[a][0], algebra.views[b][0])
-        if flags & MUL and self.missing(algebra.mul(a, b)):
-            flags ^= MUL
-        if flags & ADD and self.missing(algebra.add(a, b)):
-            flags ^= ADD
-        if flags & DIV_AB and self.missing(algebra.div(a, b)):
-            flags ^= DIV_AB
-        if flags & DIV_BA and self.missing(algebra.div(b, a)):
-            flags ^= DIV_BA
+        results = (MUL, algebra.mul, a, b), (ADD, algebra.add, a, b), (DIV_AB, algebra.div, a, b)
+        for flag, operator, x, y in (*results, (DIV_BA, algebra.div, b, a)):
+            if flags & flag and self.missing(operator(x, y)):
+                flags ^= flag
         return flags
 
     def parts(self) -> int:
@@ -185,3 +177,8 @@ class StrictOracle:
         axiom = BY_NAME[self.missing(e)]
         shown = self.algebra.show(e)
         return f"{shown}\n  cut: a part of the target only by the axiom {axiom.name}, {axiom.says}; it is off"
+
+
+Expressions = Algebra | Strict
+Pruner = Oracle | StrictOracle
+"""What the search asks, whichever axioms are in force."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,36 +77,6 @@ class FieldTensor:
             undefined = move(np.broadcast_to(self.undefined, self.shape))
         p, q, sets = (None if part is None else move(part) for part in (self.p, self.q, self.sets))
         return FieldTensor(p, q, undefined, sets)
-
-
-class Fields(Protocol):
-    """What an evaluation needs to know of one instance, or of a stack of them."""
-
-    @property
-    def p(self) -> Arithmetic:
-        """Arithmetic outside of exponents."""
-
-    @property
-    def q(self) -> Arithmetic:
-        """Arithmetic inside of exponents."""
-
-    def random(self, name: str, shape: Shape, p: bool = True, q: bool = True, kind: str = "") -> FieldTensor:
-        """Uniform elements; the shape of those of each instance."""
-
-    def number(self, value: Fraction, dims: int) -> FieldTensor:
-        """A rational number, as a tensor of so many dimensions."""
-
-    def symbol(self, name: str, dims: int) -> FieldTensor:
-        """One random element of this name, as a tensor of so many dimensions."""
-
-    def mixed(self, words: Words, *labels: str) -> Words:
-        """A random function of words, one for the labels."""
-
-    def exp(self, x: Residues) -> Residues:
-        """The root of unity to the power of residues modulo q."""
-
-    def placed(self, array: Array) -> Array:
-        """The array where the others are."""
 
 
 def _same(array: Array) -> Array:
@@ -269,6 +239,10 @@ class FieldStack:
         """For every digit of an exponent, lowest first, the roots to the power of it."""
         roots = np.array([[instance.root] for instance in self.instances], np.uint64)
         return tuple(_digit_tables(roots, self.p, max(self.q.values)))
+
+
+Fields = FieldInstance | FieldStack
+"""What an evaluation needs to know of."""
 
 
 def stacked(tensors: Sequence[FieldTensor]) -> FieldTensor:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from mirage_nb.errors import GraphError
 from mirage_nb.interp import arrays, numbers
 from mirage_nb.interp.arrays import Move
-from mirage_nb.interp.numbers import Array, Number, Operation, fmpq, over
+from mirage_nb.interp.numbers import Array, Operation, Reals, fmpq, over
+from mirage_nb.interp.residues import Field
 from mirage_nb.ir import (
     COMPARISONS,
     AccumKind,
@@ -39,38 +40,8 @@ from mirage_nb.ir.ops import Attrs, Shape
 Index = NDArray[np.int64]
 """Flat indices; those beyond the end of an operand are -1: zeros stand there."""
 
-
-class System(Protocol):
-    """Numbers and what operators make of them; rationals are numbers of every system."""
-
-    def elementwise(self, kind: OpKind, attrs: Attrs | None) -> Operation:
-        """What an elementwise operator, but for functions of the program's own, makes of numbers and holes."""
-
-    def scalar(self, name: str) -> Operation:
-        """What a primitive of formulas computes."""
-
-    def constant(self, attrs: ConstAttrs) -> Number:
-        """The number that a constant stands for."""
-
-    def holds(self, condition: Number) -> bool:
-        """Whether a choice takes what it reads, or may do so."""
-
-    def rescaled(self, x: Number, top: Number, new: Number) -> Number:
-        """x * exp(top - new)."""
-
-    @property
-    def add(self) -> Operation:
-        """x + y."""
-
-    def folded(self, operation: Operation, x: Array) -> Array:
-        """The elements of every row, folded."""
-
-    def product(self, x: Array, y: Array) -> Array:
-        """The sums of x * y, row by row."""
-
-    @property
-    def maximum(self) -> Operation:
-        """The larger one."""
+System = Reals | Field
+"""Numbers and what operators make of them; rationals are numbers of every system."""
 
 
 class Of(NamedTuple):

@@ -16,13 +16,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.interp.undrawn import Undrawn
 from mirage_nb.ir.ops import Shape
+
+if TYPE_CHECKING:
+    from mirage_nb.interp.modular import Arithmetic
 
 Residues = NDArray[np.uint64]
 """Residues; those of a large tensor that was drawn are uint32, which takes half the memory, and results are uint64."""
@@ -48,21 +51,7 @@ ROWS, RESULT = 256, 2**22
 """Rows of a result that are made at once at least, and elements of it as a rule."""
 
 
-class Primes(Protocol):
-    """What residues are below."""
-
-    @property
-    def values(self) -> tuple[int, ...]:
-        """The primes."""
-
-    def modulo(self, dims: int) -> Any:
-        """What arrays with so many dimensions are divided by."""
-
-    def reduced(self, x: Residues) -> Residues:
-        """The residues of any words."""
-
-
-def product(x: Residues, y: Residues, primes: Primes) -> Residues:
+def product(x: Residues, y: Residues, primes: Arithmetic) -> Residues:
     """x @ y."""
     inner, largest = x.shape[-1], max(primes.values) - 1
     if inner <= min(SHORT, WORDS // largest**2):
@@ -137,7 +126,7 @@ class _Fold:
         return apart.transpose([order.index(i) for i in range(len(self.shape))])
 
 
-def _by_halves(x: Residues, y: Residues, primes: Primes) -> Residues:
+def _by_halves(x: Residues, y: Residues, primes: Arithmetic) -> Residues:
     """x @ y in words, for fewer than `FEW_TERMS` terms."""
     x, y = words(x), words(y)
     high = primes.reduced((x >> np.uint64(16)) @ y)
@@ -170,7 +159,7 @@ class _Limbs:
         parts = [(x >> x.dtype.type(self.bits * n)) & mask for n in range(self.count - 1)]
         return np.concatenate([*map(_floats, parts), _floats(x >> x.dtype.type(self.bits * (self.count - 1)))], axis=-2)
 
-    def joined(self, sums: Floats, primes: Primes) -> Residues:
+    def joined(self, sums: Floats, primes: Arithmetic) -> Residues:
         """The residues of what sums of limbs stand for."""
         modulo = primes.modulo(sums.ndim)
         modulo = modulo.astype(np.float64) if len(primes.values) > 1 else float(modulo)
@@ -191,7 +180,7 @@ def _floats(x: Residues) -> Floats:
     return x.view(signed).astype(np.float64, order="C")
 
 
-def _by_limbs(x: Any, y: Any, primes: Primes) -> Residues:
+def _by_limbs(x: Any, y: Any, primes: Arithmetic) -> Residues:
     """x @ y, for x the smaller side; of many matrices side by side a few at once, as many as stay in the cache."""
     both = [i for i in range(x.ndim - 2) if 1 < x.shape[i] == y.shape[i]] if len(primes.values) == 1 else []
     if both and x.size + y.size > _at_once(x):
@@ -202,7 +191,7 @@ def _by_limbs(x: Any, y: Any, primes: Primes) -> Residues:
     return _few_by_limbs(x, y, primes)
 
 
-def _few_by_limbs(x: Any, y: Any, primes: Primes) -> Residues:
+def _few_by_limbs(x: Any, y: Any, primes: Arithmetic) -> Residues:
     limbs = _Limbs.of((max(primes.values) - 1).bit_length(), x.shape[-1])
     rows = max(ROWS, RESULT // (limbs.count * math.prod(y.shape) // y.shape[-2] or 1))
     starts = range(0, x.shape[-2], rows)
@@ -210,7 +199,7 @@ def _few_by_limbs(x: Any, y: Any, primes: Primes) -> Residues:
     return found[0] if len(found) == 1 else np.concatenate(found, axis=-2)
 
 
-def _block(x: Any, y: Any, limbs: _Limbs, primes: Primes) -> Residues:
+def _block(x: Any, y: Any, limbs: _Limbs, primes: Arithmetic) -> Residues:
     """Some rows of x @ y."""
     found: Residues | None = None
     for group in _groups(x, y, limbs.terms):

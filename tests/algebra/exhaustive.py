@@ -13,10 +13,9 @@ from random import Random
 
 from mirage_nb.algebra.atoms import Expr
 from mirage_nb.algebra.axioms import Apply, Axiom, Sum, Symbol, Term
-from mirage_nb.algebra.interface import Expressions, Pruner
 from mirage_nb.algebra.options import AlgebraOptions
 from mirage_nb.algebra.oracle import ADD, DIV_AB, DIV_BA, MUL
-from mirage_nb.algebra.strict import algebra_for, oracle_for
+from mirage_nb.algebra.strict import Expressions, Pruner, algebra_for, oracle_for
 from tests.algebra.rewriting import Rewriter, SymbolAxes, build, subterms
 
 _FLAGS = {"mul": MUL, "add": ADD, "div": DIV_AB}

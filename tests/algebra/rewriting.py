@@ -23,7 +23,7 @@ from mirage_nb.algebra.axioms import (
     Symbol,
     Term,
 )
-from mirage_nb.algebra.interface import Expressions
+from mirage_nb.algebra.strict import Expressions
 
 SymbolAxes = Mapping[str, frozenset[Hashable]]
 Binding = dict[str, Hashable]
