@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mirage_nb.codegen.emitted import MapArg
 from mirage_nb.codegen.writer import Writer, c_index
-from mirage_nb.tile.matrix import Matrix
+from mirage_nb.tile.boxes import Matrix
 from mirage_nb.tile.program import RANK, Copy, Multicast, Program
 from mirage_nb.tile.shared import LINE_BYTES
 

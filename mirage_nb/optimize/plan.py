@@ -28,8 +28,8 @@ from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
 from mirage_nb.predefined import Match, matches, needed
 from mirage_nb.targets import EXACT, Target
 from mirage_nb.tile.attention import find_attention
+from mirage_nb.tile.boxes import columns_brought
 from mirage_nb.tile.groups import rows_of
-from mirage_nb.tile.matrix import columns_brought
 from mirage_nb.tile.memory import Interval, MemoryPlan, allocate
 from mirage_nb.tile.order import Phase, lifetime, scheduled
 from mirage_nb.tile.placement import Place, Placement, Step, StepKind, is_tiled, place

@@ -19,7 +19,7 @@ from mirage_nb.search.explore import semantics_for
 from mirage_nb.search.saturation.semantics import Semantics
 from mirage_nb.search.space import EFFORTS, Budget, Effort, configurations, why_refused
 from mirage_nb.search.switches import AXIOMS, PRUNINGS, Switches, switched
-from mirage_nb.search.walk.mugraph import Walk
+from mirage_nb.search.walk import Walk
 
 MAX_ALIASES = 32
 """Ways to tell apart the roles of inputs that meet themselves."""

@@ -1,8 +1,9 @@
 """How a tile travels in bulk: one rule for the planner of a block and for the ranking.
 
 In: the extents of a tile, as numbers or as arrays of them, and of the tensor that it is cut from. Out: the same kind:
-the boxes of bulk tensor copies, none where the copy engine cannot take the tile. Invariant: boxes are as wide as
-panels and at most 256 rows high, and below each other they begin on a swizzle pattern.
+the boxes of bulk tensor copies, none where the copy engine cannot take the tile; `Matrix`, the global tensor of a tile
+program that boxes are cut from. Invariant: boxes are as wide as panels and at most 256 rows high, and below each other
+they begin on a swizzle pattern.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage_nb.tile.program import Copy, Index, Program, Read, Tile
 from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES, PATTERN_ROWS, panel_bytes
 
 BOX_ROWS = 256
@@ -70,3 +72,42 @@ def boxes(extents: Sequence[Any], tensor: Sequence[int], size: int, over: Sequen
             fits = fits & ~np.asarray(beyond, bool)
     across = np.floor_divide(last * size, np.maximum(swizzle, 1))
     return Boxes(fits, rows, swizzle, down, across, fold)
+
+
+# -- what boxes are cut from
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A global tensor as the copy engine has it for some box: the dimensions up to the box's rows are the rows."""
+
+    tile: Tile
+    split: int
+
+    @classmethod
+    def of(cls, source: Tile, target: Tile) -> Matrix:
+        """As boxes of `target` are cut from it."""
+        return cls(source, source.axes.index(target.axes[0]) + 1)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return math.prod(self.tile.shape[: self.split]), math.prod(self.tile.shape[self.split :])
+
+    def start(self, at: tuple[Index, ...]) -> tuple[Index, Index]:
+        """Row and column of a box."""
+        return self._flat(at, 0, self.split), self._flat(at, self.split, len(at))
+
+    def _flat(self, at: tuple[Index, ...], first: int, last: int) -> Index:
+        found = Index()
+        for place, extent in zip(at[first:last], self.tile.shape[first:last], strict=True):
+            found = found * extent + place
+        return found
+
+
+def columns_brought(program: Program, operand: int) -> int | None:
+    """How many columns an operand has as a matrix, if boxes of it are all that a program reads of it."""
+    read = any(isinstance(s, Read) and program.operand(s.source) == operand for s in program.every)
+    copies = [s for s in program.every if isinstance(s, Copy) and program.operand(s.source) == operand]
+    found = {Matrix.of(program.tile(s.source), program.tile(s.target)).shape[1] for s in copies}
+    return found.pop() if len(found) == 1 and not read else None

@@ -20,8 +20,7 @@ from mirage_nb.optimize import Options
 from mirage_nb.search.saturation.events import Outcome, Prefix
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.targets import Target
-from mirage_nb.viz import explorer, groups, steps, tree
-from mirage_nb.viz.groups import Group
+from mirage_nb.viz import explorer, steps, tree
 from mirage_nb.viz.history import Moment, history_svg
 from mirage_nb.viz.mugraph import mugraph_svg
 from mirage_nb.viz.outcomes import outcomes_html
@@ -29,7 +28,7 @@ from mirage_nb.viz.prefix import prefix_svg
 from mirage_nb.viz.raster import trusted_only, with_png
 from mirage_nb.viz.search import COLOUR, counts_svg
 from mirage_nb.viz.svg import STYLE, framed
-from mirage_nb.viz.text import duration, expression_text, limit_of
+from mirage_nb.viz.text import Group, cuts, duration, expression_text, limit_of, messages
 from mirage_nb.viz.verdicts import badge, facts_html, verdict_html
 
 ROWS = 40
@@ -367,8 +366,8 @@ def prefix_html(prefix: Prefix, sample: Sequence[Prefix]) -> str:
 def messages_html(snapshot: Snapshot) -> str:
     """Why nothing was accepted, what was cut from the space, and the newest messages; lines that say the same are one
     that opens."""
-    found = [("not searched", group) for group in groups.cuts(snapshot.cut)[-MESSAGES:]]
-    found += [("note", group) for group in groups.messages(snapshot.messages)[-MESSAGES:]]
+    found = [("not searched", group) for group in cuts(snapshot.cut)[-MESSAGES:]]
+    found += [("note", group) for group in messages(snapshot.messages)[-MESSAGES:]]
     why = (
         f"<h4>what stood in the way</h4><pre class='mir-why' tabindex='0'>{escape(snapshot.why)}</pre>"
         if snapshot.why

@@ -15,11 +15,12 @@ from mirage_nb.ir import AccumAttrs, BlockGraph, OpKind
 from mirage_nb.optimize.plan import BlockPlan, Buffer, Staged
 from mirage_nb.tile.order import Phase, lifetime
 from mirage_nb.tile.placement import Step, StepKind
+from mirage_nb.tile.program import Acquire, Await, Pipeline, Program, Role, flat
+from mirage_nb.tile.text import body_lines, line_of
 from mirage_nb.viz import svg
-from mirage_nb.viz.roles import roles_html
 from mirage_nb.viz.shapes import SMALL
 from mirage_nb.viz.svg import framed
-from mirage_nb.viz.tessellation import block_drawing
+from mirage_nb.viz.tessellation import block_drawing, program_drawing
 
 PHASES = {Phase.BEFORE: "before the loop", Phase.LOOP: "loop body", Phase.AFTER: "after the loop"}
 UNLOOPED = {Phase.BEFORE: "copies", Phase.LOOP: "", Phase.AFTER: "body"}
@@ -160,3 +161,43 @@ def describe_buffer(buffer: Buffer) -> str:
 def kilobytes(count: float) -> str:
     """Bytes for a reader."""
     return f"{count / 1024:.4g} KB" if count >= 1024 else f"{count:.0f} B"
+
+
+# -- tile programs
+
+
+def roles_html(program: Program) -> str:
+    """A tile program: the block's tile in colours by instruction, pipelines, tiles, and roles side by side, every
+    statement as its text form has it."""
+    pipelines = "".join(f"<li>{escape(_pipeline(program, ring))}</li>" for ring in program.pipelines)
+    tiles = escape("\n".join(line_of(tile) for tile in program.tiles))
+    lanes = "".join(
+        f"<td><b>{escape(_role(role))}</b><pre class='mir-source'>"
+        f"{escape(chr(10).join(body_lines(program.statements(role.name))))}</pre></td>"
+        for role in program.roles
+    )
+    return (
+        f"{framed(program_drawing(program).svg, 'the tile by instruction')}"
+        f"<ul class='mir-pipelines'>{pipelines}</ul><pre class='mir-source'>{tiles}</pre>"
+        "<div class='mir-scroll mir-tall' tabindex='0' role='group' aria-label='roles'>"
+        f"<table class='mir-table mir-roles'><tbody><tr>{lanes}</tr></tbody></table></div>"
+    )
+
+
+def _role(role: Role) -> str:
+    registers = f", {role.registers} registers a thread" if role.registers else ""
+    return f"{role.name}: {role.warps} warp{'s' if role.warps > 1 else ''}{registers}"
+
+
+def _pipeline(program: Program, ring: Pipeline) -> str:
+    """Who fills a pipeline with what, for whom."""
+    fills, takes = (_who(program, ring, kind) for kind in (Acquire, Await))
+    return f"{fills} → {', '.join(ring.tiles)} → {takes}: {ring.name}, {ring.stages} stages of {ring.nbytes:,} bytes"
+
+
+def _who(program: Program, ring: Pipeline, kind: type[Acquire | Await]) -> str:
+    return ", ".join(
+        role.name
+        for role in program.roles
+        if any(isinstance(s, kind) and s.pipeline == ring.name for s in flat(program.statements(role.name)))
+    )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from mirage_nb.search.saturation.events import Outcome
 from mirage_nb.search.session.progress import Candidate, Snapshot
-from mirage_nb.viz import groups
-from mirage_nb.viz.groups import Group
 from mirage_nb.viz.verdicts import outcome, witness_text
 
 _OWN = re.compile(r"ApplyApplyAttrs\(name='(\w+)', formula='[^']*'\)")
@@ -54,8 +54,8 @@ def snapshot_text(snapshot: Snapshot, budget_seconds: float | None = None, stage
         for one in snapshot.rejected[:GROUPS]
     ]
     lines += snapshot.why.splitlines()[:WHY]
-    lines += [f"not searched: {_line(group)}" for group in groups.cuts(snapshot.cut)[-GROUPS:]]
-    lines += [f"note: {_line(group)}" for group in groups.messages(snapshot.messages)[-GROUPS:]]
+    lines += [f"not searched: {_line(group)}" for group in cuts(snapshot.cut)[-GROUPS:]]
+    lines += [f"note: {_line(group)}" for group in messages(snapshot.messages)[-GROUPS:]]
     return "\n".join(lines)
 
 
@@ -75,3 +75,43 @@ def duration(candidate: Candidate) -> str:
     if candidate.before is not None:
         return f"{candidate.before.us:.2f} µs as stored, of {candidate.before.on}"
     return f"≈{candidate.estimate_us:.2f} µs estimated"
+
+
+# -- lines that say the same of many things
+
+
+_DIGEST = re.compile(r"^[0-9a-f]{8}: ")
+_NUMBER = re.compile(r"\d[\d.,]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`words`: what all of the lines say."""
+
+    words: str
+    lines: tuple[str, ...]
+
+
+def messages(lines: Iterable[str]) -> list[Group]:
+    """Messages that begin with a µGraph's digest are grouped by what they say of it."""
+    return _grouped((line, _first_clause(_DIGEST.sub("", line)) if _DIGEST.match(line) else line) for line in lines)
+
+
+def cuts(lines: Iterable[str]) -> list[Group]:
+    """What was left out, grouped by the reason; in front of it stands what it is about, mostly a configuration."""
+    return _grouped((line, line.partition(": ")[2] or line) for line in lines)
+
+
+def _first_clause(text: str) -> str:
+    return text.partition(": ")[0].partition("\n")[0]
+
+
+def _grouped(told: Iterable[tuple[str, str]]) -> list[Group]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for line, words in told:
+        key = _NUMBER.sub("…", words)
+        found[key] = [*found.pop(key, []), (line, words)]  # the newest group comes last
+    return [
+        Group(key if len({words for _, words in members}) > 1 else members[0][1], tuple(line for line, _ in members))
+        for key, members in found.items()
+    ]

@@ -34,8 +34,7 @@ from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import ALIKE, _diverse, divisors, numbered, sized
 from mirage_nb.search.sizes.occupancy import live
 from mirage_nb.search.sizes.representative import outline
-from mirage_nb.search.sizes.rows import SECTOR_BYTES, rows, touched
-from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.sizes.tiles import SECTOR_BYTES, Tiles, rows, touched
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, find_target
 from mirage_nb.tile.boxes import boxes as panels_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_nb.viz import groups
+from mirage_nb.viz import text as groups
 
 POOR = [f"{n:08x}: numerically poor: output 0[1, {n}] is nan" for n in range(20)]
 

@@ -15,8 +15,7 @@ from mirage_nb.targets import TARGETS
 from mirage_nb.tile.instructions import Unit
 from mirage_nb.tile.tessellation import Kind, Tessellation, tessellate
 from mirage_nb.tile.thread_graph import shallow, with_products
-from mirage_nb.viz.roles import roles_html
-from mirage_nb.viz.schedule import schedule_html
+from mirage_nb.viz.schedule import roles_html, schedule_html
 from mirage_nb.viz.tessellation import Panel, block_drawing, program_drawing, tessellation_drawing
 from mirage_nb.viz.tessellation import _planes as planes
 from mirage_nb.viz.tessellation import _products as products

@@ -15,8 +15,7 @@ from mirage_nb.ir import KernelGraph, Op, OpKind
 from mirage_nb.ir.places import counted
 from mirage_nb.ir.windows import windows
 from mirage_nb.predefined import matches, needed
-from mirage_nb.predefined.longest import product_us
-from mirage_nb.predefined.rows import PLAIN_SHARE, PRODUCT_PASSES
+from mirage_nb.predefined.rows import PLAIN_SHARE, PRODUCT_PASSES, product_us
 from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.targets import Target
 

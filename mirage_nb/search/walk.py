@@ -1,14 +1,14 @@
-"""The walk through one kernel: its operators, applied by a closure to just the values that it applies them to.
+"""Walks of a muGraph through the rules of the closure: what the search makes of its values, and what it does not.
 
-In: a block graph, or pre-defined operators as if they were one without a loop, and the tensors that it reads. Out: the
-tensors that it stores. Raises `Ended` at the first value that the search does not make.
+In: the semantics of a program, an effort, a muGraph of its inputs. Out: `Walk`, with a line for every value that the
+search makes of it, and what stopped it. A kernel's operators are applied by a closure to just the values that it
+applies them to; pre-defined operators are walked as if they were a kernel without a loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from mirage_nb.ir import (
     OPS,
@@ -25,10 +25,13 @@ from mirage_nb.ir import (
     Trait,
     TransposeAttrs,
 )
+from mirage_nb.ir.rewrite import alone
 from mirage_nb.search.axes import Layout, broadcast_layouts, spread_layout
 from mirage_nb.search.dims import folded_dim, joined_dim
 from mirage_nb.search.saturation.closure import Closure
 from mirage_nb.search.saturation.events import Outcome
+from mirage_nb.search.saturation.sample import Sample
+from mirage_nb.search.saturation.semantics import Semantics
 from mirage_nb.search.saturation.values import (
     BLOCK,
     DATA,
@@ -42,12 +45,135 @@ from mirage_nb.search.saturation.values import (
     Value,
     show_type,
 )
-from mirage_nb.search.space import MAX_GRID_DIMS, last_grids
+from mirage_nb.search.space import MAX_GRID_DIMS, Effort, last_grids
 from mirage_nb.search.two_kernels import as_leaf
-from mirage_nb.search.walk.tiles import Ended, Record, Tile
 
-if TYPE_CHECKING:
-    from mirage_nb.search.walk.mugraph import Walk
+
+class Ended(Exception):
+    """The search does not make the next value; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A value of the walk, and the axis of each of its dimensions. `value` is None for constants: see `leaf`.
+
+    `input`: of the program, whose aliases iterators may read instead.
+    """
+
+    value: Value | None
+    layout: Layout
+    leaf: int = -1
+    input: int = -1
+
+
+class Record(Sample):
+    """Remembers what became of every application."""
+
+    def __init__(self, semantics: Semantics) -> None:
+        super().__init__(semantics, "", 0)
+        self.seen: dict[tuple[Operator, tuple[int, ...]], tuple[Outcome, str, int]] = {}
+
+    def event(
+        self, outcome: Outcome, operator: Operator, args: list[Value], depth: int, type_: Type, stage: int,
+        reason: str, expr: int,
+    ) -> None:  # fmt: skip
+        self.seen[operator, tuple(arg.id for arg in args)] = (outcome, reason, expr)
+
+
+@dataclass(slots=True)
+class Walk:
+    """One walk; `ended` says what stopped it, `lines` what was met before."""
+
+    semantics: Semantics
+    effort: Effort
+    graph: KernelGraph
+    picks: Sequence[int]
+    lines: list[str] = field(default_factory=list)
+    ended: str = ""
+    labels: list[str] = field(default_factory=list)
+    operators: int = 0
+    splits_late: bool = False
+    between: set[bytes] = field(default_factory=set)
+    of_program: set[bytes] = field(default_factory=set)
+    names: tuple[str, ...] = ()
+    held: dict[int, Tile] = field(default_factory=dict)
+    _left: Iterator[int] = field(default_factory=lambda: iter(()))
+
+    def run(self) -> None:
+        """Walk as far as the search goes."""
+        prepared = self.semantics.prepared
+        self.names = tuple(axis.name for axis in prepared.axes)
+        self.of_program = {value.print for value in self.semantics.program}
+        self._left = iter(self.picks)
+        for number, tensor in reversed(list(enumerate(prepared.tensors))):
+            layout = tensor.axes if all(len(dim) < 2 for dim in tensor.dims) else ()
+            self.held[tensor.input] = Tile(self.semantics.tensors[number], layout, input=tensor.input)
+        try:
+            if self.graph == prepared.graph:
+                self.held.update(zip(self.graph.outputs, KernelWalk(self, self.graph, (), 0).program(), strict=True))
+            elif any(op.kind is OpKind.GRAPH for op in self.graph.ops):
+                for op, values in self.graph.definitions():
+                    self._kernel_op(op, values)
+            else:
+                self._kernel(self.graph, range(self.graph.input_count), self.graph.outputs)
+            self._check_outputs()
+        except Ended as why:
+            self.ended = str(why)
+
+    def _kernel(self, body: BlockGraph | KernelGraph, operands: Sequence[int], values: Sequence[int]) -> None:
+        tiles = [self.held.get(v, Tile(None, ())) for v in operands]
+        for value, tile in zip(values, KernelWalk(self, body, tiles, len(self.labels)).run(), strict=True):
+            self.held[value] = tile
+            if value not in self.graph.outputs and tile.value is not None:
+                self.between.add(tile.value.print)
+
+    def picked(self, tile: Tile) -> Tile:
+        """What an iterator reads: where the input has aliases, the next pick of them."""
+        aliases = [n for n, tensor in enumerate(self.semantics.prepared.tensors) if tensor.input == tile.input]
+        pick = next(self._left, 0) if self.picks else 0
+        if len(aliases) < 2:
+            return tile
+        number = aliases[pick % len(aliases)]
+        axes = self.semantics.prepared.tensors[number].axes
+        return Tile(self.semantics.tensors[number], axes if tile.layout else (), input=tile.input)
+
+    def _kernel_op(self, op: Op, values: Sequence[int]) -> None:
+        prepared = self.semantics.prepared
+        if op.kind is OpKind.CONST:
+            if op.attrs not in prepared.constants:
+                raise Ended(f"%{values[0]}: the search uses the constants of the program only; this is none of them.")
+            leaf = next(i for i, attrs in enumerate(prepared.constants) if attrs == op.attrs)
+            self.held[values[0]] = Tile(None, (), leaf)
+            return
+        if any(v not in self.held for v in op.inputs):
+            raise Ended(f"%{values[0]}: it reads an input that the program does not need.")
+        if op.kind is OpKind.RESHAPE and self.held[op.inputs[0]].value is not None:
+            self.held[values[0]] = self._viewed(op, op.inputs[0])
+            return
+        if isinstance(op.body, BlockGraph):
+            self._kernel(op.body, op.inputs, values)
+            return
+        self._kernel(alone(self.graph, op), op.inputs, values)
+
+    def _viewed(self, op: Op, value: int) -> Tile:
+        """A view of an input that has a dimension for every axis, or of a tensor whose axes stay."""
+        assert isinstance(op.attrs, ReshapeAttrs)
+        tile = self.held[value]
+        layout = tile.layout
+        if tile.input >= 0:
+            layout = next(t.axes for t in self.semantics.prepared.tensors if t.input == tile.input)
+        axes = iter([axis for axis in layout if axis is not None])
+        moved = tuple(None if extent == 1 else next(axes, None) for extent in op.attrs.shape)
+        return Tile(tile.value, moved, input=tile.input)
+
+    def _check_outputs(self) -> None:
+        targets = self.semantics.targets
+        if len(targets) != len(self.graph.outputs):
+            raise Ended(f"It has {len(self.graph.outputs)} outputs, the program has {len(targets)}.")
+        found = {tile.value.print for v in self.graph.outputs if (tile := self.held[v]).value is not None}
+        for number, target in enumerate(targets):
+            if target.print not in found:
+                raise Ended(f"No output of it is output {number} of the program: they are other functions.")
 
 
 @dataclass(slots=True)
