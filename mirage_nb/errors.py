@@ -16,10 +16,10 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """`did you mean ...?` for the nearest known name, or nothing."""
+def suggestion(name: str, known: Iterable[str], alike: float = 0.6) -> str:
+    """`did you mean ...?` for the nearest known name that is so much `alike`, or nothing."""
     folded = {other.lower(): other for other in known}
-    near = difflib.get_close_matches(name[:40].lower(), folded, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name[:40].lower(), folded, n=1, cutoff=alike)
     return f"did you mean {folded[near[0]]}?" if near else ""
 
 

@@ -17,7 +17,7 @@ from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError, Source
 from mirage_nb.lang.builder import Builder, Infinity, Nothing, Result, Term, Text, Value, is_tensor
 from mirage_nb.lang.constants import Number, literal, shorten
 from mirage_nb.lang.hints import suggestion
-from mirage_nb.lang.names import PARAMETERS
+from mirage_nb.lang.names import PARAMETERS, shown
 from mirage_nb.lang.signature import REST, Function, Kind, Parameter
 from mirage_nb.lang.source import Source
 
@@ -48,8 +48,13 @@ class Inlined:
     @property
     def signature(self) -> str:
         """`block(x, w)`."""
-        shown = [name if name not in self.defaults else f"{name}=..." for name in self.parameters]
-        return f"{self.name}({', '.join([*shown, *([f'{self.rest}...'] if self.rest else [])])})"
+        every = [name if name not in self.defaults else f"{name}=..." for name in self.parameters]
+        return f"{self.called}({', '.join([*every, *([f'{self.rest}...'] if self.rest else [])])})"
+
+    @property
+    def called(self) -> str:
+        """What programs call it: torch.max for one that is known as torch_max."""
+        return self.name if self.place is not None else shown(self.name)
 
 
 class Arguments:
@@ -107,7 +112,8 @@ class Arguments:
         names, hint = function.parameters, f"write {function.signature}"
         given: dict[str, Result] = {}
         rest: list[Result] = []
-        for index, argument in enumerate([*([first] if first is not None else []), *node.args]):
+        every = [*([first] if first is not None else []), *node.args]
+        for index, argument in enumerate(every):
             if isinstance(argument, ast.Starred):
                 raise self.foreign(argument)
             if index < len(names):
@@ -115,17 +121,17 @@ class Arguments:
             elif function.rest:
                 rest.append(self.result(argument))
             else:
-                message = f"{function.name} takes {count(len(names), 'argument')}, not {len(node.args)}"
+                message = f"{function.called} takes {count(len(names), 'argument')}, not {len(every)}"
                 raise ProgramSyntaxError(message, hint=hint, span=self.source.of(argument))
         for keyword in node.keywords:
             place = self.source.of(keyword)
             if keyword.arg is None:
                 raise ProgramSyntaxError("programs do not unpack with **", hint=hint, span=place)
-            every = (*names, *function.keywords)
-            name = meant(keyword.arg, every) if function.place is None else keyword.arg
-            if name not in every or name in given:
-                known = name in every
-                message = f"{keyword.arg} is given twice" if known else f"{function.name} has no keyword {keyword.arg}"
+            known = (*names, *function.keywords)
+            name = meant(keyword.arg, known) if function.place is None else keyword.arg
+            if name not in known or name in given:
+                word = keyword.arg
+                message = f"{word} is given twice" if name in known else f"{function.called} has no keyword {word}"
                 place = self.source.span(place.line, place.column, len(keyword.arg))
                 raise ProgramSyntaxError(message, hint=suggestion(keyword.arg, names) or hint, span=place)
             given[name] = self.result(keyword.value)
@@ -133,7 +139,7 @@ class Arguments:
             if name in function.defaults:
                 given.setdefault(name, function.defaults[name])
             if name not in given:
-                raise ProgramSyntaxError(f"{function.name} needs {name}", hint=hint, span=self.source.of(node))
+                raise ProgramSyntaxError(f"{function.called} needs {name}", hint=hint, span=self.source.of(node))
         return given | ({function.rest: tuple(rest)} if function.rest else {})
 
     def _matched(
@@ -143,12 +149,13 @@ class Arguments:
         given: dict[str, list[ast.expr]] = {p.name: [] for p in function.parameters}
         places = [p for p in function.parameters if loose or not p.keyword_only]
         signature = f"write {function.signature}"
-        for index, argument in enumerate([*([first] if first is not None else []), *node.args]):
+        every = [*([first] if first is not None else []), *node.args]
+        for index, argument in enumerate(every):
             if isinstance(argument, ast.Starred):
                 raise self.foreign(argument)
             if index >= len(places) and places[-1].kind not in REST:
                 raise ProgramSyntaxError(
-                    f"{function.name} takes {count(len(places), 'plain argument')}, not {len(node.args)}",
+                    f"{function.name} takes {count(len(places), 'plain argument')}, not {len(every)}",
                     hint=signature,
                     span=self.source.of(argument),
                 )
@@ -195,6 +202,9 @@ class Arguments:
         if isinstance(found, Nothing) and parameter.default == "None":
             return _default(parameter, rank)
         match parameter.kind:
+            case Kind.AXES if function.name in ("max", "min") and not self._is_axis(found, rank):
+                hint = f"{function.name}imum(x, y) compares two: relu is maximum(x, 0)"
+                raise ShapeError(f"this is no axis for {function.name}", hint=hint, span=self.source.of(node))
             case Kind.AXES:
                 return self._axes(found, node, rank)
             case Kind.COUNTS if isinstance(found, tuple):
@@ -265,6 +275,10 @@ class Arguments:
                 span=self.source.of(node),
             )
         return axis % rank
+
+    def _is_axis(self, found: Result, rank: int) -> bool:
+        number = found.integer if isinstance(found, Number) else None
+        return isinstance(found, tuple) or (number is not None and -rank <= number < rank)
 
     def _axes(self, found: Result, node: ast.expr, rank: int) -> tuple[int, ...]:
         """One axis, or several in parentheses; each once."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from mirage_nb.errors import SourceSpan
 from mirage_nb.lang.builder import Result
-from mirage_nb.lang.names import MODULES
+from mirage_nb.lang.names import LAX, MODULES, NUMPY, OWN, SCIPY, TORCH
 
 
 class Memory:
@@ -54,9 +54,21 @@ class Binding:
 
 _VIEWS = frozenset(
     "view reshape transpose permute t unsqueeze squeeze expand expand_as view_as swapaxes movedim moveaxis narrow "
-    "select ravel flatten detach chunk split unbind tensor_split array_split diagonal expand_dims".split()
+    "select ravel flatten unflatten detach chunk split unbind tensor_split array_split hsplit vsplit diagonal "
+    "expand_dims reshape_as permute_dims matrix_transpose adjoint unfold sliding_window_view".split()
 )
 """Functions whose results are other shapes of the same elements, or parts of them."""
+
+
+def library(tree: ast.AST) -> str:
+    """The one of NumPy and PyTorch that a text names, if it names one of them only: what its methods are."""
+    every = [*ast.walk(tree)]
+    given = {n.id for n in every if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    named = {n.value.id for n in every if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
+    named |= {a.name.partition(".")[0] for n in every if isinstance(n, ast.Import) for a in n.names}
+    families = {MODULES.get(name) for name in named - given - {"math"}}
+    found = {NUMPY if family in (LAX, SCIPY) else family for family in families} & {NUMPY, TORCH}
+    return str(found.pop()) if len(found) == 1 else OWN
 
 
 def root(value: ast.expr | None) -> str:

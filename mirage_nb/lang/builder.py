@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NewType, TypeGuard
 
-from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, SourceSpan
+from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, ShapeError, SourceSpan
 from mirage_nb.ir.dtypes import DType, MemSpace, TensorType
 from mirage_nb.ir.graph import Input, KernelGraph, Op, Size, infer
 from mirage_nb.ir.ops import OPS, Attrs, Level, OpKind, Shape, Trait, show_shape
 from mirage_nb.lang.constants import Number, shorten
+from mirage_nb.lang.hints import shapes_hint
 from mirage_nb.lang.limits import MAX_ELEMENTS, MAX_OPERATORS, MAX_RANK
 
 Value = NewType("Value", int)
@@ -147,7 +148,12 @@ class Builder:
         if (known := self._known.get((kind, ordered, attrs))) is not None:
             return known
         op = Op(kind, operands, attrs)
-        tensor = infer(op, tuple(self._types[v] for v in operands), Level.KERNEL, MemSpace.DEVICE)
+        types = tuple(self._types[v] for v in operands)
+        try:
+            tensor = infer(op, types, Level.KERNEL, MemSpace.DEVICE)
+        except ShapeError as error:
+            hint = error.hint or shapes_hint(kind is OpKind.MATMUL, [t.shape for t in types])
+            raise ShapeError(error.message, hint=hint) from None
         check_size(tensor.shape)
         if len(self._known) >= self.most:
             hint = "loops are unrolled: one may never end, or go too often; a program is one kernel, or a few"

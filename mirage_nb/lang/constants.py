@@ -18,6 +18,8 @@ from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, 
 from mirage_nb.ir.ops import ConstAttrs
 from mirage_nb.lang.limits import MAX_BITS, MAX_CONST, MAX_ROOT, MIN_CONST_BITS
 
+_REAL = "constants are finite real numbers"
+
 
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -180,7 +182,7 @@ def function_of(name: str, function: Callable[[float], float], x: object) -> Num
     try:
         return Number.of(Fraction(function(float(x.nearest))))
     except (ValueError, OverflowError):
-        raise ShapeError(f"{name} of {shorten(str(x))} is no number") from None
+        raise ShapeError(f"{name} of {shorten(str(x))} is no number", hint=_REAL) from None
 
 
 def power(x: Number, y: Number) -> Number:
@@ -195,10 +197,11 @@ def power(x: Number, y: Number) -> Number:
         raise ProgramSyntaxError(f"the exponent {shorten(str(y))} is irrational", hint="exponents are rational")
     if not x.radicand:
         if exponent < 0:
-            raise ShapeError("zero to a negative power divides by zero")
+            raise ShapeError("zero to a negative power divides by zero", hint=_REAL)
         return Number.of(0 if exponent else 1)
     if x.sign < 0 and exponent.denominator != 1:
-        raise ShapeError(f"{shorten(str(x))} has no real root of order {shorten(str(exponent.denominator))}")
+        message = f"{shorten(str(x))} has no real root of order {shorten(str(exponent.denominator))}"
+        raise ShapeError(message, hint=_REAL)
     sign = x.sign if exponent.numerator % 2 else 1
     if x.radicand == 1:
         return Number(sign, x.radicand)

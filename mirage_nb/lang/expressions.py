@@ -35,7 +35,7 @@ from mirage_nb.lang.builder import (
 )
 from mirage_nb.lang.constants import Number, literal
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
-from mirage_nb.lang.hints import function_hint, suggestion
+from mirage_nb.lang.hints import NAMES, function_hint, suggestion
 from mirage_nb.lang.limits import MAX_NESTING
 from mirage_nb.lang.names import (
     CONSTANTS,
@@ -51,9 +51,10 @@ from mirage_nb.lang.names import (
     TORCH,
     TRITON,
     borrowed,
+    shown,
 )
 from mirage_nb.lang.operations import Operations
-from mirage_nb.lang.prelude import prelude, shown
+from mirage_nb.lang.prelude import prelude
 from mirage_nb.lang.refused import Refused
 from mirage_nb.lang.signature import Function
 from mirage_nb.lang.source import Source, Within, nested
@@ -93,6 +94,8 @@ class Expressions(Operations, Ufuncs, Refused):
         self.imported: dict[str, ast.Attribute] = {}
         """What names stand for that were imported from a module."""
         self.reads: set[Binding] = set()
+        self.library = OWN
+        """What methods are of which NumPy and PyTorch think differently: see `bindings.library`."""
         self.depth = 0
         self.turns = 0
         self.turning = 0
@@ -342,7 +345,8 @@ class Expressions(Operations, Ufuncs, Refused):
                     self.term(inner)  # no function has methods
                 first = inner if family == METHOD else None
                 if first is not None and (name in EITHER or name in ("max", "min")):
-                    several = TORCH if len(node.args) > 2 else METHOD  # NumPy's have two arguments
+                    told = self.library if name in EITHER and not isinstance(self.source, Within) else OWN
+                    several = TORCH if len(node.args) > 2 else told or METHOD  # NumPy's have two arguments
                     family = next((SPELLED[k.arg] for k in node.keywords if k.arg in SPELLED), several)
             case _:
                 raise self.foreign(node)
@@ -451,7 +455,7 @@ class Expressions(Operations, Ufuncs, Refused):
         else:
             message = f"there is no {name}"
             declared = f"inputs are declared as {name}: f16[2, 3], constants as {name} = 64"
-            hint = suggestion(name, self.bindings) or declared
+            hint = NAMES.get(name) or suggestion(name, self.bindings) or declared
         raise UnknownNameError(message, hint=hint, span=self.source.of(node))
 
     def _function(self, node: ast.expr, name: str, family: str) -> Function | Inlined:
@@ -459,6 +463,7 @@ class Expressions(Operations, Ufuncs, Refused):
         binding = self.bindings.get(name) if family == OWN else None
         if binding is not None and isinstance(binding.term, Callee):
             function = binding.term.function
+            self.reads.add(binding)
             assert isinstance(function, Function | Inlined)
             return function
         if binding is not None:

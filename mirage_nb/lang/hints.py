@@ -6,19 +6,20 @@ elsewhere (`sort`, `cosh`, `i32`) is no slip of the pen for another one: it is t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mirage_nb.errors import suggestion
 from mirage_nb.ir.dtypes import DTYPE_NAMES
 
-__all__ = ["dtype_hint", "function_hint", "suggestion"]
+__all__ = ["dtype_hint", "function_hint", "shapes_hint", "suggestion"]
 
 SHOWN = 12
 """Functions that one hint lists."""
 ABSENT: dict[str, str] = {
     "positions and orders are no real numbers: compute them from what the program returns": (
         "topk sort argsort median kthvalue mode nonzero unique searchsorted bucketize quantile percentile histogram "
-        "histc bincount nanmedian"
+        "histc bincount nanmedian argpartition partition argwhere flatnonzero lexsort msort nanquantile nanpercentile "
+        "unique_consecutive"
     ),
     "no kernel has this function: compute it before, and pass it in as an input": (
         "atan arctan asin arcsin acos arccos atan2 arctan2 lgamma digamma gammaln polygamma erfinv i0 i1 ndtri"
@@ -27,20 +28,25 @@ ABSENT: dict[str, str] = {
         "index_put masked_select masked_scatter nonzero_static"
     ),
     "programs have no random numbers: pass them in as an input": (
-        "rand randn randint bernoulli multinomial normal uniform rand_like randn_like"
+        "rand randn randint randperm bernoulli multinomial normal uniform rand_like randn_like gumbel_softmax rrelu"
     ),
+    "there are no complex numbers: keep real and imaginary parts; rope(x, cos, sin) rotates pairs": (
+        "view_as_complex view_as_real polar complex real imag conj angle"
+    ),
+    "places are arange(n)[:, None] and arange(m); stack and concat join": "ogrid mgrid r_ c_ ix_ s_",
     "conditions of values choose elements: where(condition, A, B)": "cond switch while_loop",
     "it is not made of sums, products and elementwise functions: leave it outside the program": (
-        "polyfit "
-        "conv3d conv_transpose1d conv_transpose2d max_pool3d avg_pool3d unfold fold "
-        "grid_sample fft ifft rfft svd qr inv det solve cholesky eig eigh lstsq matrix_exp"
+        "polyfit fold grid_sample fft ifft rfft fft2 stft istft svd qr inv det solve cholesky eig eigh lstsq "
+        "matrix_exp pinv slogdet logdet svdvals eigvals eigvalsh solve_triangular triangular_solve expm matrix_rank"
     ),
     "programs have no devices, gradients or modes: leave it out": (
         "cuda cpu numpy item tolist requires_grad_ backward eval train zero_grad synchronize pin_memory"
     ),
     "tensors have their batch as a leading axis, over which functions go by themselves: call f itself": "vmap pmap jit",
     "what a thing is, is known: leave the question out": "isinstance hasattr getattr type callable",
+    "programs have no objects: weights are inputs, as w: f16[64, 64]": "self cls",
     "programs print nothing: leave it out, or return it": "print",
+    "a list keeps its elements: outs[-1] is the last of them, outs[:-1] are the others": "pop remove",
     "write attention(Q, K, V, is_causal=True), or softmax(Q @ K.T * scale) @ V": "flash_attention",
     "write it out: silu(A) * B, or with gelu or sigmoid": "swiglu geglu reglu",
 }
@@ -57,7 +63,25 @@ def function_hint(name: str, known: Iterable[str]) -> str:
         return NAMES[plain]
     own = f"an elementwise one is a line: def {name}(x): return x * tanh(x)"
     rest = ", ...: %mirage help lists all of them" if len(names) > SHOWN else ""
-    return suggestion(name, names) or f"the functions are {', '.join(names[:SHOWN])}{rest}; {own}"
+    near = suggestion(name, names, 0.7 if len(name) > 3 else 0.6)  # of so many names one is always a little alike
+    return near or f"the functions are {', '.join(names[:SHOWN])}{rest}; {own}"
+
+
+def shapes_hint(product: bool, shapes: Sequence[tuple[int, ...]]) -> str:
+    """What to write where two shapes do not fit, but would if one of them were turned."""
+    if len(shapes) != 2:
+        return ""
+    left, right = shapes
+    if product:
+        if left[-1] == right[-1]:
+            return f"x @ y.T fits: {list(left)} @ {[*right[:-2], right[-1], right[-2]]}"
+        return f"x.T @ y fits: {[*left[:-2], left[-1], left[-2]]} @ {list(right)}" if left[-2] == right[-2] else ""
+    short, long = sorted(shapes, key=len)
+    if len(short) == 1 < len(long) and short[0] in long:
+        place = long.index(short[0])
+        turned = f"y[:{', None' * (len(long) - place - 1)}]"
+        return f"{turned} lies along dimension {place} of {list(long)}, as what keepdims=True leaves"
+    return ""
 
 
 def dtype_hint(name: str) -> str:

@@ -389,7 +389,7 @@ _OF_NUMBERS: dict[str, Callable[..., Number]] = {
     "neg": constants.negate, "pow": lambda x, exponent: constants.power(x, Number.of(exponent)),
 }  # fmt: skip
 """The functions of formulas, of constants."""
-FLOOR, _SIGN, _ABS = (formula_of(name, f"{name}(x)") for name in ("floor", "sign", "abs"))
+FLOOR, LOG, _SIGN, _ABS = (formula_of(name, f"{name}(x)") for name in ("floor", "log", "sign", "abs"))
 _TRUNC = formula_of("trunc", "sign(x) * floor(abs(x))")
 _ONES = formula_of("ones", "step(step(x))")
 _WHOLE = frozenset({"floor(x)", "sign(x)", "step(x)", "sign(x) * floor(abs(x))", *STEPS.values()})

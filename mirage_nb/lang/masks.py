@@ -46,7 +46,7 @@ from mirage_nb.lang.lowering import (
     scale,
     subtract,
 )
-from mirage_nb.lang.ranges import bounds
+from mirage_nb.lang.ranges import bounds, raised
 from mirage_nb.lang.views import expand, reshaped, transpose
 
 Choice = Term | Infinity
@@ -132,11 +132,12 @@ def shifted(by: Callable[[Builder, Term, Term], Term]) -> Callable[[Builder, Ter
     """x << n and x >> n of whole numbers: what `by` makes of x and 2 ** n."""
 
     def lower(b: Builder, x: Term, n: Term) -> Term:
-        places = n.integer if isinstance(n, Number) else None
-        if places is None or not 0 <= places <= MAX_SHIFT or not is_whole(b, x):
-            hint = f"x is an input of whole numbers, or floor(x); n a constant from 0 to {MAX_SHIFT}"
-            raise ProgramSyntaxError("shifts are of whole numbers by a constant", hint=hint)
-        return by(b, x, Number.of(2**places))
+        held = n.integer if isinstance(n, Number) else None
+        ends = (held, held) if held is not None else bounds(b, n) if isinstance(n, int) and is_whole(b, n) else None
+        if ends is None or not 0 <= ends[0] <= ends[1] <= MAX_SHIFT or not is_whole(b, x):
+            hint = f"x is an input of whole numbers, or floor(x); n a constant, or an arange, from 0 to {MAX_SHIFT}"
+            raise ProgramSyntaxError("shifts are of whole numbers by known ones", hint=hint)
+        return by(b, x, raised(b, Number.of(2), n))
 
     return lower
 

@@ -7,18 +7,19 @@ a method of tensors, the program has to say which is meant.
 from __future__ import annotations
 
 import ast
+import re
 
 from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang.builder import Infinity, Nothing, Text
 from mirage_nb.lang.constants import Number, literal
 
 NUMPY, TORCH, EINOPS, METHOD, OWN = "numpy", "torch", "einops", "method", ""
-LAX, TRITON, LINALG = "lax", "triton", "linalg"
+LAX, TRITON, LINALG, SCIPY = "lax", "triton", "linalg", "scipy"
 """Where the name of a function stands: behind a module of the one or the other, behind a tensor, or alone."""
 
 MODULES: dict[str, str] = {
-    **dict.fromkeys(("np", "numpy", "jnp", "jax", "math", "scipy"), NUMPY),
-    "lax": LAX, "triton": TRITON, "tl": TRITON, "linalg": LINALG,
+    **dict.fromkeys(("np", "numpy", "jnp", "jax", "math"), NUMPY),
+    "lax": LAX, "triton": TRITON, "tl": TRITON, "linalg": LINALG, "scipy": SCIPY,
     **dict.fromkeys(("torch", "F", "nn"), TORCH),
     **dict.fromkeys(("einops", "typing", "functools", "jaxtyping"), EINOPS),
 }
@@ -34,6 +35,7 @@ up to 2**24, which is more than any axis that they may be a place of."""
 CONSTANTS: dict[str, Number | Infinity | Text | Nothing] = {
     "pi": literal("3.141592653589793"),
     "e": literal("2.718281828459045"),
+    "tau": literal("6.283185307179586"),
     "inf": Infinity(1),
     "newaxis": Nothing(),
     **{name: Text(name) for name in WHOLE},
@@ -47,7 +49,13 @@ SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("absolute", "fabs"), "abs"),
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "batch_matmul"), "matmul"),
     **dict.fromkeys(("contiguous", "detach", "clone", "copy", "ascontiguousarray"), "same"),
-    **dict.fromkeys(("array", "asarray"), "tensor"),
+    **dict.fromkeys(("array", "asarray", "asanyarray", "as_tensor", "scalar_tensor"), "tensor"),
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "equal": "eq", "not_equal": "ne",
+    "positive": "same", "reshape_as": "view_as", "new_empty": "new_zeros", "row_stack": "vstack", "ndimension": "dim",
+    "matrix_transpose": "transpose", "adjoint": "transpose", "permute_dims": "transpose", "unstack": "unbind",
+    "addmv": "addmm", "bitwise_invert": "bitwise_not", "upsample": "interpolate", "dropout1d": "dropout",
+    "dropout2d": "dropout", "alpha_dropout": "dropout", "log_sigmoid": "logsigmoid", "hard_tanh": "hardtanh",
+    "hard_sigmoid": "hardsigmoid", "hard_swish": "hardswish", "hard_silu": "hardswish", "soft_sign": "softsign",
     **dict.fromkeys(("astype", "to", "type"), "cast"),
     "amax": "max", "amin": "min", "view": "reshape", "permute": "transpose", "swish": "silu",
     "expand_dims": "unsqueeze", "movedim": "moveaxis", "swapdims": "swapaxes", "broadcast_to": "expand",
@@ -87,9 +95,12 @@ BORROWED: dict[tuple[str, str], str] = {
     **{(TORCH, name): f"torch_{name}" for name in (
         "split", "softmax", "log_softmax", "gelu", "pad", "meshgrid", "var", "std", "gather", "layer_norm", "rms_norm",
         "group_norm", "cross_entropy", "nll_loss", "max", "min", "transpose", "select", "cummax", "cummin",
-        "gradient", "softplus", "cross",
+        "gradient", "softplus", "cross", "unfold",
     )},
     **{(METHOD, name): f"numpy_{name}" for name in ("cumsum", "cumprod", "dot")},
+    **{(family, "take"): "numpy_take" for family in (NUMPY, TORCH, METHOD)},
+    **{(family, "equal"): "array_equal" for family in (TORCH, METHOD)},
+    **{(SCIPY, name): f"scipy_{name}" for name in ("softmax", "log_softmax")},
     **{(LAX, name): f"lax_{name}" for name in ("clamp", "cumsum", "round", "select")},
     **{(TRITON, name): f"triton_{name}" for name in ("dot", "softmax")},
     (LAX, "max"): "maximum", (LAX, "min"): "minimum", (TRITON, "cumsum"): "lax_cumsum", (LINALG, "norm"): "linalg_norm",
@@ -106,9 +117,17 @@ BORROWED: dict[tuple[str, str], str] = {
 """Functions that are other ones behind a module, or behind a tensor."""
 
 
+_FRONT = re.compile("^(torch|numpy|scipy)?_")
+
+
+def shown(name: str) -> str:
+    """What a program calls the function of this name."""
+    return _FRONT.sub("", name)
+
+
 def borrowed(family: str, name: str) -> str:
-    """The language's own name of what a module has under this one; JAX and Triton follow NumPy except where told."""
-    after = NUMPY if family in (LAX, TRITON) else family
+    """The language's own name of what a module has under this one; JAX and others follow NumPy except where told."""
+    after = NUMPY if family in (LAX, TRITON, SCIPY) else family
     return BORROWED.get((family, name), BORROWED.get((after, name), SYNONYMS.get(name, name)))
 
 
@@ -131,6 +150,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "keepdims": ("keepdim", "keep_dims"),
     "low": ("min", "a_min", "min_val"),
     "high": ("max", "a_max", "max_val"),
+    "stop": ("end",),
     "x": ("input", "a", "tensors"),
     "y": ("other", "b", "target"),
     "gain": ("weight",),

@@ -18,7 +18,7 @@ from mirage_nb.lang.functions import OPERATORS
 from mirage_nb.lang.limits import MAX_BITS, MAX_STATEMENTS
 from mirage_nb.lang.loops import Loops
 from mirage_nb.lang.lowering import ZERO
-from mirage_nb.lang.masks import comparison, is_table, table
+from mirage_nb.lang.masks import comparison, is_table, table, where
 from mirage_nb.lang.subscripts import Subscripts
 
 BITS: dict[type[ast.operator], Callable[..., int]] = {
@@ -36,6 +36,10 @@ class Operations(Subscripts, Loops):
         left, right = (one[0] if isinstance(one, Extremes) else one for one in (left, right))
         if isinstance(left, tuple) and isinstance(right, tuple) and isinstance(op, ast.Add):
             return self.sequence(node, left + right)
+        if isinstance(op, ast.Mult) and (isinstance(right, tuple) or isinstance(left, Infinity)):
+            left, right = right, left
+        if isinstance(op, ast.Mult) and isinstance(right, Infinity) and (found := self._infinite(node, left, right)):
+            return found
         if isinstance(op, ast.Mult) and isinstance(left, tuple) and isinstance(right, Number) and right.integer:
             return self.sequence(node, left * min(max(right.integer, 0), MAX_STATEMENTS + 1))
         if type(op) in BITS and isinstance(left, Number) and isinstance(right, Number):
@@ -57,6 +61,17 @@ class Operations(Subscripts, Loops):
             made = self.lowered(node, row.shape, comparison(ast.Gt), made, ZERO)
         kept = (ast.BitAnd, ast.BitOr, ast.BitXor, *((ast.Add, ast.Mult, ast.MatMult) if truths else ()))
         return true(made) if isinstance(op, kept) else plain(made)
+
+    def _infinite(self, node: ast.expr, x: Result, infinity: Infinity) -> Result | None:
+        """An infinity times a number, or times a tensor of one number; None of what may be 0."""
+        held = self.builder.filled(x) if is_tensor(x) else x
+        if not isinstance(held, Number) or held == ZERO:
+            return None
+        made = Infinity(infinity.sign * held.sign)
+        if not is_tensor(x):
+            return made
+        nowhere = self.lowered(node, "", comparison(ast.Lt), x, held)
+        return sequences.filled(self.builder, self.lowered(node, "", where, nowhere, x, made), made)
 
     def compared(self, node: ast.Compare) -> Result:
         """A comparison of tensors, or of what is known while the program is read."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from mirage_nb.ir.syntax import statements
 from mirage_nb.lang.arguments import Inlined
 from mirage_nb.lang.builder import Nothing, Result, Text
 from mirage_nb.lang.constants import Number, literal, negate
-
-_FRONT = re.compile("^(torch|numpy)?_")
 
 
 @functools.cache
@@ -39,11 +36,6 @@ def prelude() -> Mapping[str, Inlined]:
         defaults |= {a: _default(d) for a, d in zip(keywords, function.args.kw_defaults, strict=True) if d is not None}
         made[function.name] = Inlined(function.name, tuple(names), defaults, tuple(function.body), None, rest, keywords)
     return made
-
-
-def shown(name: str) -> str:
-    """What a program calls the function of this name."""
-    return _FRONT.sub("", name)
 
 
 def _default(node: ast.expr) -> Result:

@@ -6,7 +6,7 @@ In: a tensor of a program under construction. Out: bounds, or nothing. Invariant
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import floor, inf
+from math import exp, floor, inf, ulp
 
 from mirage_nb.ir.graph import Op
 from mirage_nb.ir.ops import OPS, ApplyAttrs, ArangeAttrs, ClampAttrs, OpKind, Trait, WhereAttrs
@@ -15,6 +15,7 @@ from mirage_nb.lang.constants import Number
 from mirage_nb.lang.lowering import (
     FLOOR,
     HALF,
+    LOG,
     ONE,
     STEPS,
     add,
@@ -43,7 +44,7 @@ def bounds(b: Builder, x: Value, least: float = 0) -> Bounds | None:
         if op is not None:
             number = b.number(value)
             found = _of(b, op, known) if number is None else (float(number.nearest), float(number.nearest))
-        if found is not None:
+        if found is not None and found != (-inf, inf):
             known[value] = found
     return known.get(int(x))
 
@@ -54,15 +55,15 @@ def _of(b: Builder, op: Op, known: Mapping[int, Bounds]) -> Bounds | None:
         return 0, op.attrs.extent - 1
     if isinstance(op.attrs, ApplyAttrs) and (held := _formula(b, op, op.attrs.formula)) is not None:
         return held
-    given = [known[v] for v in op.inputs if v in known]
-    if len(given) < len(op.inputs) or not given:
+    if not op.inputs or (isinstance(op.attrs, WhereAttrs) and op.attrs.infinite):
         return None
+    given = [known.get(v, (-inf, inf)) for v in op.inputs]
     lows, highs = zip(*given, strict=True)
     match op.attrs:
         case ApplyAttrs(formula="floor(x)"):
             return _rounded(lows[0]), _rounded(highs[0])
         case ApplyAttrs(formula="abs(x)"):
-            return 0, max(-lows[0], highs[0])
+            return max(0, lows[0], -highs[0]), max(-lows[0], highs[0])
         case ClampAttrs(low, high):
             ends = (-inf if low is None else float(low)), (inf if high is None else float(high))
             return min(max(lows[0], ends[0]), ends[1]), min(max(highs[0], ends[0]), ends[1])
@@ -74,9 +75,17 @@ def _of(b: Builder, op: Op, known: Mapping[int, Bounds]) -> Bounds | None:
         case OpKind.SUB:
             rest = _remainder(b, op)
             return (0, rest) if rest else (lows[0] - highs[1], highs[0] - lows[1])
-        case OpKind.MUL:
-            corners = [_times(x, y) for x in given[0] for y in given[1]]
-            return min(corners), max(corners)
+        case OpKind.MUL | OpKind.SQR | OpKind.DIV:
+            if op.kind is OpKind.DIV and lows[1] <= 0:
+                return None
+            others = [1 / y for y in given[1]] if op.kind is OpKind.DIV else given[-1]
+            corners = [_times(x, y) for x in given[0] for y in others]
+            least = ulp(0.0) if min(lows) > 0 else 0 if op.kind is OpKind.SQR else -inf
+            return max(least, min(corners)), max(corners)
+        case OpKind.EXP:  # it is positive, as the next is
+            return max(_exp(lows[0]), ulp(0.0)), _exp(highs[0])
+        case OpKind.SIGMOID:
+            return max(1 / (1 + _exp(-lows[0])), ulp(0.0)), 1 / (1 + _exp(-highs[0]))
         case OpKind.MAXIMUM | OpKind.RELU:
             return max(0, lows[0]) if op.kind is OpKind.RELU else max(lows), max(0, *highs)
         case OpKind.CONCAT:
@@ -106,6 +115,10 @@ def _remainder(b: Builder, op: Op) -> float:
     return float(by.nearest) if floor_divide(b, Value(op.inputs[0]), by) == product.inputs[0] else 0
 
 
+def _exp(x: float) -> float:
+    return inf if x > 709 else exp(x)
+
+
 def _times(x: float, y: float) -> float:
     return 0 if 0 in (x, y) else x * y
 
@@ -116,6 +129,10 @@ def _rounded(x: float) -> float:
 
 def raised(b: Builder, x: Term, exponent: Term) -> Term:
     """x ** exponent; a whole number to the power of a whole tensor is whole, so that digits are exact."""
+    if not isinstance(x, Number) and not isinstance(exponent, Number):
+        within = bounds(b, x)
+        if within is not None and within[0] > 0:
+            return b.emit(OpKind.EXP, b.tensor(multiply(b, exponent, LOG(b, x)), "**"))
     base = x.integer if isinstance(x, Number) else None
     if base is not None and base < 0 and not isinstance(exponent, Number) and is_whole(b, exponent):  # of either sign
         sign = subtract(b, ONE, scale(b, remainder(b, exponent, Number.of(2)), Number.of(2)))

@@ -15,7 +15,7 @@ from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.ir.ops import DimAttrs, OpKind, WhereAttrs
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
-from mirage_nb.lang.lowering import ZERO, add, formula_of, multiply, negate, scale, sqrt, subtract
+from mirage_nb.lang.lowering import LOG, ZERO, add, multiply, negate, scale, sqrt, subtract
 from mirage_nb.lang.masks import comparison, where
 from mirage_nb.lang.views import shaped, sliced
 
@@ -100,9 +100,6 @@ def deviation(b: Builder, x: Value, axes: Axes, ddof: int, keepdims: bool) -> Te
     return dropped(b, sqrt(b, _spread(b, x, axes, ddof)), axes, keepdims)
 
 
-_LOG = formula_of("log", "log(x)")
-
-
 def log_of_sum(b: Builder, x: Value, axes: Axes) -> tuple[Value, Value, Value]:
     """x less its maximum, that maximum, and the logarithm of the sum of the exponentials of the former."""
     return _less(b, x, folded(b, OpKind.MAX, x, axes), axes)
@@ -112,7 +109,7 @@ def _less(b: Builder, x: Value, top: Value, axes: Axes) -> tuple[Value, Value, V
     """The same of x less something."""
     shifted = b.tensor(subtract(b, x, top), "logsumexp")
     total = folded(b, OpKind.SUM, b.emit(OpKind.EXP, shifted), axes)
-    return shifted, top, b.tensor(_LOG(b, total), "logsumexp")
+    return shifted, top, b.tensor(LOG(b, total), "logsumexp")
 
 
 def logsumexp(b: Builder, x: Value, axes: Axes, keepdims: bool) -> Term:

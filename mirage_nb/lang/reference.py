@@ -6,7 +6,8 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
 from mirage_nb.ir.formula import SCALARS
 from mirage_nb.lang import limits
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
-from mirage_nb.lang.prelude import prelude, shown
+from mirage_nb.lang.names import shown
+from mirage_nb.lang.prelude import prelude
 from mirage_nb.lang.signature import Function, Operator
 
 _STATEMENTS = """\
@@ -42,7 +43,8 @@ Axes by their names, as in einops: rearrange(X, "b t (h d) -> b h t d", h=4), re
 repeat(X, "t c -> b t c", b=3), einsum(Q, K, "batch i d, batch j d -> batch i j").
 
 Functions may also stand as in NumPy and PyTorch: np.exp(X), torch.cat((X, Y), dim=-1), F.layer_norm(X, (64,), g, b),
-X.mean(-1, keepdim=True), X.T, X.shape[0]; where the two disagree, the module that is written says which is meant.
+X.mean(-1, keepdim=True), X.T, X.shape[0]; where the two disagree, the module that is written says which is meant, of
+methods the only one of the two that the text names (X.std(0) beside torch.exp divides by n - 1).
 A scalar is a tensor of one element, [1]: lr: f32 declares one, sum(X) is one.
 
 Numbers are exact: 0.1 is one tenth, 64 ** -0.5 is one eighth, 128 ** -0.5 keeps its root as a symbol.

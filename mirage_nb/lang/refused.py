@@ -13,7 +13,7 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Arguments
 from mirage_nb.lang.hints import NAMES
-from mirage_nb.lang.names import CONSTANTS
+from mirage_nb.lang.names import CONSTANTS, WHOLE
 
 
 class Refused(Arguments):
@@ -28,7 +28,9 @@ class Refused(Arguments):
         message, hint = "this is not an expression of the language", "%mirage help lists the language"
         match node:
             case ast.Attribute(value=inner, attr=name) if self.family(inner) is not None:
-                message, hint = f"there is no {name} here", f"there are functions, and {', '.join(CONSTANTS)}"
+                constants = ", ".join(c for c in CONSTANTS if c not in {*DTYPE_NAMES, *WHOLE})
+                hint = f"there are functions, and {constants}, and element types"
+                message, hint = f"there is no {name} here", NAMES.get(name, hint)
             case ast.Attribute(attr=name):
                 message, hint = f"tensors have no attribute {name}", f"they have {', '.join(sequences.PROPERTIES)}"
             case ast.Call(func=ast.Call(func=ast.Attribute() as made)) if self.family(made.value) is not None:

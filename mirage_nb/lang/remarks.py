@@ -40,5 +40,5 @@ def remarks(made: Sequence[Binding], read: Iterable[Binding]) -> tuple[Remark, .
     return tuple(
         Remark(f"{b.name} is {'declared' if b.is_input else 'defined'} and no output needs it", b.place)
         for b in {binding.place: binding for binding in made}.values()
-        if b.place not in used
+        if b.place not in used and not b.name.startswith("_")
     )

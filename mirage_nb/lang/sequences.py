@@ -33,6 +33,7 @@ from mirage_nb.lang.builder import (
     true,
 )
 from mirage_nb.lang.constants import Number, function_of
+from mirage_nb.lang.hints import NAMES
 from mirage_nb.lang.limits import MAX_STATEMENTS
 from mirage_nb.lang.lowering import ZERO, add, cast, is_mask, is_whole, maximum, minimum, multiply, trunc
 from mirage_nb.lang.masks import comparison, table
@@ -109,7 +110,7 @@ def elements(b: Builder, x: Result = ()) -> tuple[Result, ...]:
     return x
 
 
-def _filled(b: Builder, x: Result, value: Result) -> Result:
+def filled(b: Builder, x: Result, value: Result) -> Result:
     """A tensor that is one number everywhere."""
     made = b.tensor_of(x, "full")
     if isinstance(value, Number | Infinity):
@@ -188,7 +189,9 @@ def _cast(b: Builder, x: Result, dtype: Result) -> Result:
             return Value(Whole(value))
         return true(comparison(ast.NotEq)(b, value, ZERO)) if dtype.value == "bool" else trunc(b, value)
     if not isinstance(dtype, Text) or dtype.value not in DTYPE_NAMES:
-        raise DTypeError("this is not an element type", hint=f"for example f32(x); they are {', '.join(DTYPE_NAMES)}")
+        word = dtype.value.partition(":")[0] if isinstance(dtype, Text) else ""
+        hint = NAMES.get(word, f"for example f32(x); they are {', '.join(DTYPE_NAMES)}")
+        raise DTypeError("this is not an element type", hint=hint)
     made = cast(DTYPE_NAMES[dtype.value])(b, x if isinstance(x, Number) else b.tensor_of(x, "a cast"))
     return plain(made)
 
@@ -206,7 +209,7 @@ SPECIAL: dict[str, Callable[..., Result]] = {
     "_cast": _cast,
     "_extremes": lambda b, x, at: Extremes((x, at)),
     "_table": table,
-    "_filled": _filled,
+    "_filled": filled,
     "_log2": lambda b, x: function_of("log2", math.log2, x),
     "_any": lambda b, x: Number.of(any(map(truth, elements(b, x)))),
     "_all": lambda b, x: Number.of(all(map(truth, elements(b, x)))),
@@ -223,6 +226,20 @@ SPECIAL: dict[str, Callable[..., Result]] = {
 
 FOLDED: dict[str, Callable[..., Result]] = {"sum": add, "max": maximum, "min": minimum, "prod": multiply}
 """What Python's functions of sequences and numbers do to two; of tensors they are functions of the language."""
+
+GROWN = {"append": 1, "extend": 1, "insert": 2}
+"""What makes lists longer, and of how many arguments."""
+
+
+def grown(b: Builder, how: str, held: Result, *given: Result) -> tuple[Result, ...]:
+    """A list with what a method of lists puts into it."""
+    at = given[0].integer if how == "insert" and isinstance(given[0], Number) else None
+    if not isinstance(held, tuple) or len(given) != GROWN[how] or (how == "insert" and at is None):
+        raise ProgramSyntaxError(f"this is no list that grows by {how}", hint="outs = [ ], then outs.append(Y)")
+    if how == "insert":
+        return sequence((*held[:at], given[1], *held[at:]))
+    return sequence((*held, *(elements(b, given[0]) if how == "extend" else given)))
+
 
 PROPERTIES: dict[str, Callable[[Builder, Result], Result]] = {
     "T": lambda b, x: swap_last(b, b.tensor_of(x, ".T")),

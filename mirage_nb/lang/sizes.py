@@ -46,6 +46,8 @@ def read_size(name: str, annotation: ast.expr, expressions: Expressions) -> Ends
     if isinstance(annotation, ast.Call) and annotation.keywords:
         raise ProgramSyntaxError("this is not a size", hint=_FORM, span=place)
     ends = [expressions.integer(node, "an extent") for node in arguments] or [MOST]
+    if len(ends) == 1 and ends[0] < 1:
+        raise NamedSizeError(f"a size of {ends[0]}", hint=f"sizes are at least 1: {name}: size(64)", span=place)
     if any(a >= b for a, b in pairwise((0, *ends))):
         hint = f"for 1, for 2 to 8, and for 9 to 64: {name}: size(1, 8, 64)"
         raise NamedSizeError("the extents up to which there are kernels do not ascend", hint=hint, span=place)

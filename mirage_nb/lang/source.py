@@ -24,6 +24,8 @@ _STRINGS = (
 REFUSED: dict[str, tuple[str, str]] = {
     '"': _STRINGS, "'": _STRINGS,
     "\\": ("programs have no line continuation", "an open bracket lets an expression go on in the next line"),
+    "&&": ("programs have no &&", "masks are joined with &: (X > 0) & (X < 1)"),
+    "||": ("programs have no ||", "masks are joined with |: (X < 0) | (X > 1)"),
     "!": ("programs have no !", "one statement per line: NAME = expression"),
     "?": ("programs have no ?", "%mirage help lists the language"),
     "$": ("programs have no $", "sizes are names: B = 8"),
@@ -60,6 +62,8 @@ _TOKEN = re.compile(
     r"|(?P<operator>->|:=|\.\.\.|\*\*=?|//=?|[-+*/@%]=|[-+*/@%(),:;=.\[\]{}<>&|~^])",
     re.ASCII,
 )
+_OPENS = re.compile(r" *(def\b.*\)|(for|while|if|elif|else|with)\b[^:]*)$", re.ASCII)
+"""A line that has others in it, without its colon."""
 _SCALAR = re.compile(r":\s*\w+\[\s*\]", re.ASCII)
 _WORD = re.compile(r"[A-Za-z0-9_.]+", re.ASCII)
 
@@ -218,6 +222,11 @@ def _levels(source: Source, number: int, levels: list[int], deeper: bool) -> lis
             hint="indent what a for, an if or a def does",
             span=source.span(number, 1, leading),
         )
+    before = next((n for n in range(number - 1, 0, -1) if _is_code(source.lines[n - 1])), number)
+    code = source.lines[before - 1].partition("#")[0].rstrip()
+    if leading > levels[-1] and _OPENS.match(code):
+        hint = "for i in range(3):, if n > 1: and def f(x): end with one"
+        raise ProgramSyntaxError("this line has no colon", hint=hint, span=source.span(before, len(code), 1))
     if leading not in levels:
         above = f"the line above by {levels[-1]}" if levels[1:] else f"the first statement by {levels[0]}"
         raise ProgramSyntaxError(

@@ -25,7 +25,7 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
 from mirage_nb.ir.graph import KernelGraph
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Inlined
-from mirage_nb.lang.bindings import Binding, Memory, changed, root
+from mirage_nb.lang.bindings import Binding, Memory, changed, library, root
 from mirage_nb.lang.builder import Builder, Result, Text, Value, is_tensor, plain
 from mirage_nb.lang.constants import Number, shorten
 from mirage_nb.lang.declarations import DECLARE, Declarations
@@ -82,6 +82,7 @@ class Statements(Declarations):
                 case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
                     defined_in.setdefault(name, statement.lineno)
         self.expressions = Expressions(source, self.builder, defined_in, self._inlined)
+        self.expressions.library = library(tree)
         self.outputs: tuple[tuple[str, Value], ...] = ()
         self._default: DType | None = None
         self._types: dict[str, ast.expr] = {}
@@ -192,11 +193,12 @@ class Statements(Declarations):
                 self._define(statement)
             case ast.Expr(value=ast.Constant(value=str())):
                 return None  # what a reader is told
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name() as target, attr="append"), args=[value])):
-                held, added = self.expressions.result(target), self.expressions.result(value)
-                if not isinstance(held, tuple):
-                    raise self._error(ProgramSyntaxError, f"{target.id} is no list", "it begins with [ ]", target)
-                self.expressions.change(target, sequences.sequence((*held, added)))
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name() as target, attr=how), args=given)) if (
+                how in sequences.GROWN
+            ):
+                several = [self.expressions.result(one) for one in (target, *given)]
+                grown = self.expressions.settled(target, sequences.grown, self.builder, how, *several)
+                self.expressions.change(target, grown)
             case ast.Expr(value=ast.Call() as value) if (elements := changed(value)) is not None:
                 read = self.expressions.result if isinstance(elements, ast.Name) else self.expressions.called
                 self._give(elements, read(value), value)
@@ -355,8 +357,6 @@ class Statements(Declarations):
             for turn in turns:
                 self.expressions.reads = set(read)
                 self.expressions.bind(target, turn, frozenset(read), self._memory(over))
-                if isinstance(target, ast.Name) and not self._calls:
-                    self._made.append(self.expressions.bindings[target.id])
                 yield
 
         return self._repeated(over, bound(), body, other)
@@ -364,8 +364,11 @@ class Statements(Declarations):
     def _while(self, test: ast.expr, body: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> Result | Leave | None:
         """`while n > 1:`, where n is known while the program is read."""
 
+        outer = self._conditions
+
         def held() -> Iterator[None]:
             while self.expressions.truth(test):
+                self._conditions = outer | self.expressions.reads
                 yield
 
         return self._repeated(test, held(), body, other)
@@ -374,7 +377,7 @@ class Statements(Declarations):
         self, place: ast.expr, turns: Iterator[None], body: Sequence[ast.stmt], other: Sequence[ast.stmt]
     ) -> Result | Leave | None:
         """The statements of a loop, once for each turn, and the others if no break leaves it; what they return."""
-        self._loops += 1
+        outer, self._loops = self._conditions, self._loops + 1
         self._deeper(place, _FRAMES)
         try:
             for _ in turns:
@@ -385,7 +388,7 @@ class Statements(Declarations):
                     return found
         finally:
             self.expressions.depth -= _FRAMES
-            self._loops -= 1
+            self._conditions, self._loops = outer, self._loops - 1
         return self._block(other)
 
     def _elements(self, found: Result, over: ast.expr) -> tuple[Result, ...]:

@@ -11,8 +11,8 @@ import pytest
 
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.lang import parse
-from mirage_nb.lang.names import BORROWED, SYNONYMS
-from mirage_nb.lang.prelude import prelude, shown
+from mirage_nb.lang.names import BORROWED, SYNONYMS, shown
+from mirage_nb.lang.prelude import prelude
 from tests.borrowed_programs import PROGRAMS
 
 torch = pytest.importorskip("torch")
@@ -182,6 +182,32 @@ np.trapezoid(X, axis=0) | np.trapezoid(X, dx=0.5) | np.trapezoid(X, np.arange(6)
 torch.tensor_split(X, 4, dim=1)[1]
 (lambda t, k=2: t * k)(X) | sum(f(X) for f in [lambda t, i=i: t * i for i in range(3)]) | (lambda *a: a[0] - a[1])(X, Y)
 torch.stack([f(X) for f in [lambda t: t * i for i in range(3)]])
+np.greater(X, Y) * 1.0 | np.less_equal(X, 0) * X | np.not_equal(X, Y) * X | np.equal(X, Y) * X | torch.equal(X, X) * X
+torch.as_tensor(2.0) * X | X.reshape_as(Y) * 2 | np.positive(X) * 2 | np.row_stack((X, Y)) | X.dim() * X
+np.block([[S, S], [S, S * 2]]) | np.block([v, u]) | np.interp(X, np.array([-0.5, 0.0, 0.5]), np.array([1.0, 2.0, -1.0]))
+F.pixel_unshuffle(I, 2) | F.channel_shuffle(I, 2) | I.unfold(2, 3, 2) | F.unfold(I, (2, 3), stride=2, padding=1)
+np.lib.stride_tricks.sliding_window_view(v, 3) * 2 | np.lib.stride_tricks.sliding_window_view(X, 2, axis=0).sum(-1)
+torch.special.xlogy(X * X, p) | torch.special.ndtr(X) | torch.isin(torch.arange(6), torch.tensor([1, 3])) * v
+F.conv_transpose1d(N, torch.ones(4, 3, 3)) | F.conv_transpose2d(I, K.transpose(0, 1)[:, :2], v[:2], stride=2)
+F.conv_transpose2d(I, K.transpose(0, 1), stride=2, padding=1, output_padding=1, groups=2, dilation=2)
+F.conv_transpose3d(I[None], torch.ones(2, 1, 2, 2, 2), stride=2) | F.conv3d(I[:, None], K[:, None, :3] * 2)
+F.max_pool3d(I, 2) | F.max_pool3d(I[None], 3, stride=1, padding=1) | F.avg_pool3d(I[None], (2, 2, 4))
+F.adaptive_avg_pool1d(N, 2) | F.adaptive_max_pool1d(N, 3) | F.adaptive_max_pool2d(I, (2, 4))
+F.cosine_embedding_loss(X, Y, torch.sign(d), margin=0.25) | F.hinge_embedding_loss(X, torch.sign(Y))
+F.multilabel_soft_margin_loss(X, torch.sigmoid(Y)) | F.local_response_norm(I, 3, beta=0.5)
+torch.addr(S, v, u, alpha=2) | torch.addmv(c, X, v)
+np.vecdot(X, Y) | torch.hsplit(X, 2)[1] * 2 | np.vsplit(X, 2)[1] * 2 | np.hsplit(v, 3)[0] * 2
+np.blackman(6) * v | torch.blackman_window(6) * v | torch.hamming_window(6) * v | np.indices((4, 6))[1] * X
+X.new_full((4, 6), 0.5) * X | np.diff(X, axis=1, prepend=0.0) | np.diff(v, append=v[-1]) | np.diff(X, n=2, prepend=Y)
+np.take(X, [0, 7]) * 2 | np.take(X, [0, 2], axis=1) * 2 | N.transpose() * 2 if N.ndim < 3 else np.transpose(N) * 2
+X.tile(2, 1) * 2 | X.tile((2,)) * 2 | torch.tile(X, dims=(1, 2)) * 2 | np.tile(X, reps=2) | torch.stack(3 * [X])
+np.exp(X) ** Y | (X * X + 1) ** Y | torch.pow(torch.sigmoid(X), Y) | (X % 0.5 + 0.5) ** Y | (1 / (X.abs() + 1)) ** Y
+(1 - 2.0 ** (-5 - np.arange(6))) ** np.arange(6) * X | F.relu(X).clamp(min=0.1) ** Y
+torch.arange(1, 7) ** torch.arange(6) * v
+torch.softmax(S + torch.triu(torch.ones(6, 6) * float("-inf"), diagonal=1), -1) | X.std(0) * torch.ones(6)
+torch.softmax(S + torch.triu(-math.inf * torch.ones(6, 6), diagonal=1), -1) | np.sin(X.std(0)) | np.sum(X) / X.var(1)
+X.repeat(2, 3) * torch.tensor(2.0) | (np.arange(6)[:, None] >> np.arange(3)) @ X[:3] | (1 << np.arange(6)) * v
+math.tau * X | torch.arange(start=0, end=6) * v
 """
 EXAMPLES = [part.strip() for line in LINES.strip().splitlines() for part in line.split(" | ")]
 

@@ -80,7 +80,7 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("return sum(X, axis=2)", SHAPE, "2", "axes go from -2 to 1"),
     ("return sum(X, axis=-3)", SHAPE, "-3", "axes go from -2 to 1"),
     ("return X.var(1)", SYNTAX, "X.var", "PyTorch by n - 1"),
-    ("return np.tau * X", SYNTAX, "np.tau", "there are functions, and pi"),
+    ("return np.nan * X", SYNTAX, "np.nan", "there are functions, and pi"),
     ("return transpose(X, 0)", SHAPE, "transpose(X, 0)", "for example transpose(x, 1, 0)"),
     ("return transpose(X, 0, 0)", SHAPE, "transpose(X, 0, 0)", "once"),
     ("return transpose(X, 0, 2)", SHAPE, "2", "no axis 2"),

@@ -56,6 +56,9 @@ SAME: list[tuple[str, str]] = [
     ("lax.slice_in_dim(X, 1, 6, 2, axis=1)", "X[:, 1:6:2]"),
     ("sum([tl.dot(X[:, i:i + 2], X.T[i:i + 2]) for i in tl.static_range(0, 6, 2)])", "X @ X.T"),
     ("tl.softmax(X) + tl.cumsum(X)", "softmax(X, 0) + cumsum(X, 0)"),
+    ("scipy.special.softmax(X) + scipy.special.log_softmax(X, axis=1)",
+     "reshape(softmax(reshape(X, -1), 0), 4, 6) + log_softmax(X, 1)"),
+    ("N.transpose()", "transpose(N, 2, 1, 0)"),
     ("F.prelu(X - 0.5, 0.25) + F.prelu(N - 0.5, 0.25)", "leaky_relu(X - 0.5, 0.25) + leaky_relu(N - 0.5, 0.25)"),
 ]  # fmt: skip
 
@@ -201,3 +204,82 @@ def test_what_cannot_be_says_why(text: str, words: str) -> None:
     with pytest.raises(MirageError) as caught:
         parse(HEAD + text)
     assert words in str(caught.value) and caught.value.span is not None
+
+
+@pytest.mark.parametrize(("written", "plain"), [
+    ("import torch\nreturn X.std(0)", "torch.std(X, 0)"),
+    ("import numpy as np\nreturn X.std(0)", "np.std(X, 0)"),
+    ("y = math.pi * np.exp(X)\nreturn y.var(1)", "np.var(math.pi * np.exp(X), 1)"),
+    ("return F.relu(X).repeat(2, 1)", "tile(relu(X), (2, 1))"),
+    ("def f(F):\n    return F.T @ X\nreturn torch.relu(f(X)).std(0)", "torch.std(torch.relu(X.T @ X), 0)"),
+])  # fmt: skip
+def test_methods_are_those_of_the_only_library_that_a_text_names(written: str, plain: str) -> None:
+    assert parse(HEAD + written).graph == parse(f"{HEAD}return {plain}").graph
+
+
+def test_with_both_libraries_the_program_says_which() -> None:
+    for text in ("return X.std(0)", "return np.exp(torch.exp(X)).std(0)", "F = X * 2\nreturn F.std(0)"):
+        with pytest.raises(MirageError, match="may mean two things"):
+            parse(HEAD + text)
+
+
+def test_lists_grow_in_the_ways_of_python() -> None:
+    text = "a = [X]\na.insert(0, X * 2)\na.extend([X * 3, X * 4])\na.insert(-1, X * 5)\na.extend(X)\n"
+    plain = parse(f"{HEAD}y = [X * 2, X * 3, X * 4, X * 5]\nreturn y[0], y[1], y[3], y[2], X[3] * 2").graph
+    assert parse(f"{HEAD}{text}return a[0], a[2], a[3], a[4], a[-1] * 2").graph == plain
+
+
+@pytest.mark.parametrize("text", [
+    "for _ in range(2):\n    X = X * 2\nreturn X", "_, y = X.chunk(2, 1)\nreturn y * 2",
+    "for step in range(2):\n    X = X * 2\nreturn X", "f = lambda t, k: t * k\ng = f\nreturn g(X, 2)",
+    "n = 3\nwhile n > 1:\n    X = X * 2\n    n -= 1\nreturn X",
+    "def make(k):\n    def f(t):\n        return t * k\n    return f\ntwice = make(2)\nreturn twice(X)",
+    "for f in (torch.sin, torch.cos):\n    X = f(X)\nreturn X",
+])  # fmt: skip
+def test_what_counts_turns_or_is_called_is_not_remarked_upon(text: str) -> None:
+    assert not parse("X: f32[4, 6]\n" + text).remarks
+
+
+def test_an_unused_name_still_is() -> None:
+    (remark,) = parse("X: f32[4]\nz = X * 3\nreturn X * 2").remarks
+    assert remark.message == "z is defined and no output needs it"
+
+
+@pytest.mark.parametrize(("text", "words", "marked"), [
+    ("for i in range(3)\n    X = X * 2\nreturn X", "no colon", ")"),
+    ("if n > 2\n    X = X * 2\nreturn X", "no colon", "2"),
+    ("def f(x)\n    return x\nreturn f(X)", "no colon", ")"),
+    ("return X && m", "joined with &", "&&"),
+    ("return X || m", "joined with |", "||"),
+    ("return X @ X", "x @ y.T fits: [4, 6] @ [6, 4]", "X @ X"),
+    ("return X.T @ X.T", "x @ y.T fits", "X.T @ X.T"),
+    ("return N + v[:4]", "y[:, None] lies along dimension 1", "N + v[:4]"),
+    ("return F.linear(X, X.T)", "last extent of the weight", "F.linear(X, X.T)"),
+    ("return max(X, v)", "maximum(x, y)", "v"),
+    ("return min(X, 2)", "minimum(x, y)", "2"),
+    ("return F.pad(X, 1)", "(before, after)", "F.pad(X, 1)"),
+    ("return np.pad(X, (1, 2, 3))", "(before, after)", "np.pad(X, (1, 2, 3))"),
+    ("return F.layer_norm(X, 4)", "last extents of x", "F.layer_norm(X, 4)"),
+    ("return F.layer_norm(X)", "write layer_norm(", "F.layer_norm(X)"),
+    ("return F.cross_entropy(X, v)", "without the classes", "F.cross_entropy(X, v)"),
+    ("return attention(X, v[None], X)", "as many rows", "attention(X, v[None], X)"),
+    ("return X.matmul(X, X)", "takes 2 arguments, not 3", "X"),
+    ("return X.exp(X)", "takes 1 plain argument, not 2", "X"),
+    ("return X.to('cuda:0') * 2", "no devices", "X.to('cuda:0')"),
+    ("return self.w @ X", "weights are inputs", "self"),
+    ("return torch.view_as_complex(X)", "no complex numbers", "torch.view_as_complex"),
+    ("return np.mgrid[0:4] * X", "arange(n)", "np.mgrid"),
+    ("return log(0) * X", "finite real", "log(0)"),
+    ("a = [X]\nb = a.pop()\nreturn b * 2", "outs[-1]", "a.pop"),
+    ("a = X * 2\na.append(X)\nreturn a", "no list", "a"),
+    ("a = [X]\na.insert(X, X)\nreturn a[0] * 2", "no list that grows by insert", "a"),
+    ("return X ** v", "exp(y * log(x))", "X ** v"),
+    ("return X * -inf", "a choice of where", "-inf"),
+    ("return v.long() << X.long()", "by known ones", "v.long() << X.long()"),
+])  # fmt: skip
+def test_mistakes_of_strangers_are_told_where_they_are(text: str, words: str, marked: str) -> None:
+    with pytest.raises(MirageError) as caught:
+        parse(f"{HEAD}n = 3\n{text}")
+    span = caught.value.span
+    assert span is not None and words in f"{caught.value.message} {caught.value.hint}"
+    assert span.text[span.column - 1 : span.column - 1 + span.width] == marked
