@@ -30,6 +30,7 @@ from flint import ctx
 from flint import fmpq as fmpq
 from numpy.typing import NDArray
 
+from mirage_nb.interp.constants import constant, rational
 from mirage_nb.ir import ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs
 from mirage_nb.ir.ops import Attrs
 
@@ -66,11 +67,6 @@ def precision(bits: int, *, wary: bool = False) -> Iterator[None]:
             yield
         finally:
             _WARY.reset(before)
-
-
-def rational(value: Fraction) -> Number:
-    """The number that a fraction is."""
-    return fmpq(value.numerator, value.denominator)
 
 
 def _short(x: Number) -> Number:
@@ -388,11 +384,6 @@ def _clamp(attrs: ClampAttrs, x: Number) -> Number:
     if attrs.low is not None:
         x = maximum(x, rational(attrs.low))
     return x if attrs.high is None else minimum(x, rational(attrs.high))
-
-
-def constant(attrs: ConstAttrs) -> Number:
-    """The number that a constant stands for."""
-    return rational(attrs.value)
 
 
 STRICT = {kind: strict(operation) for kind, operation in ELEMENTWISE.items()}

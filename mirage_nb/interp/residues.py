@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.interp import numbers
+from mirage_nb.interp.constants import rational
 from mirage_nb.interp.instance import FieldInstance
 from mirage_nb.interp.modular import Residues
 from mirage_nb.interp.numbers import ONE, OPEN, UNDEFINED, ZERO, Array, Hole, Number, Operation, fmpq, strict
@@ -104,7 +105,7 @@ class Field:
 
     def constant(self, attrs: ConstAttrs) -> Number:
         """The number that a constant stands for."""
-        return numbers.constant(attrs)
+        return rational(attrs.value)
 
     def holds(self, condition: Number) -> bool:
         """Whether a choice takes what it reads, or may do so."""
