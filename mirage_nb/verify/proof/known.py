@@ -13,7 +13,7 @@ from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axioms import Properties
 from mirage_nb.verify.proof.signs import NO_FACTS, Facts
 from mirage_nb.verify.proof.steps import Binding, Step
-from mirage_nb.verify.proof.terms import Kind, Term, mul, num
+from mirage_nb.verify.proof.terms import Kind, Term, add, mul, num
 
 ONE, ZERO = num(1), num(0)
 
@@ -58,6 +58,14 @@ def leading(term: Term) -> Fraction:
     parts = [part for part in (term.args if term.kind is Kind.ADD else (term,)) if part.kind is not Kind.NUM]
     pairs = (split(part) for part in parts)
     return Fraction(min(pairs, key=lambda pair: pair[1].digest)[0].data if parts else term.data)
+
+
+def taken_out(term: Term, common: Term, rest: Sequence[Term]) -> tuple[Step, ...]:
+    """The steps that take a factor of all summands out of a sum; `rest`: what is left of each."""
+    return tuple(
+        step("distribute", True, a=add(*rest[:place]), b=part, c=common, r=add(*term.args[place + 1 :]))
+        for place, part in enumerate(rest[1:], start=1)
+    )
 
 
 def without(terms: Sequence[Term], *places: int) -> list[Term]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from mirage_nb.verify.proof.known import ZERO, Known, Rule, factors, leading, split, step, without
+from mirage_nb.verify.proof.known import ZERO, Known, Rule, factors, leading, split, step, taken_out, without
 from mirage_nb.verify.proof.steps import Step
 from mirage_nb.verify.proof.terms import Kind, Term, add, mul, neg, num, top
 
@@ -102,8 +102,8 @@ def _shared(known: Known, term: Term) -> Step | None:
     return None
 
 
-def _numerals(known: Known, term: Term) -> Step | None:
-    """max(2 x + 2, 6) is 2 max(x, 2) + 2: beside a numeral stands a term without one, with 1 or -1 in front."""
+def _numerals(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
+    """max(2 x + 2 y + 2, 6) is 2 max(x + y, 2) + 2: beside a numeral stands a term without one, with 1 in front."""
     numbers = [part for part in term.args if part.kind is Kind.NUM]
     if len(term.args) != 2 or len(numbers) != 1:
         return None
@@ -112,9 +112,11 @@ def _numerals(known: Known, term: Term) -> Step | None:
     if constant:
         rest = add(*(part for part in _summands(large) if part.kind is not Kind.NUM))
         return step("largest_shift", a=rest, b=num(numbers[0].data - constant), c=num(constant))
-    factor = abs(split(large)[0].data)
+    factor = abs(leading(large))
     if factor != 1:
-        return step("largest_scale", a=mul(num(1 / factor), large), b=num(numbers[0].data / factor), c=num(factor))
+        parts = [mul(num(1 / factor), part) for part in _summands(large)]
+        scaled = step("largest_scale", a=add(*parts), b=num(numbers[0].data / factor), c=num(factor))
+        return (*taken_out(large, num(factor), parts), scaled)
     return None
 
 
@@ -135,6 +137,15 @@ def _functions(known: Known, term: Term) -> Step | None:
     kinds = {part.kind for part in term.args}
     if len(term.args) == 2 and kinds in ({Kind.EXP}, {Kind.SQRT}):
         return step(f"{kinds.pop().value}_largest", True, a=term.args[0].args[0], b=term.args[1].args[0])
+    return None
+
+
+def squared(known: Known, term: Term) -> Step | None:
+    """Of max(x, 0) and x, which are the same or have the product 0, a product has the former once."""
+    for place, part in enumerate(term.args):
+        if part.kind is Kind.TOP and len(part.args) == 2 and ZERO in part.args and part in term.args[:place]:
+            (large,) = without(part.args, part.args.index(ZERO))
+            return step("largest_square", a=large, r=mul(*without(term.args, place, term.args.index(part))))
     return None
 
 

@@ -17,8 +17,8 @@ from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axioms import has_property
 from mirage_nb.verify.proof.choices import bits, choice, known_step, of_bits, stepped, steps
 from mirage_nb.verify.proof.functions import is_defined
-from mirage_nb.verify.proof.known import ONE, ZERO, Known, Rule, factors, leading, split, step, without
-from mirage_nb.verify.proof.lattice import TOPS, least, opposed
+from mirage_nb.verify.proof.known import ONE, ZERO, Known, Rule, factors, leading, split, step, taken_out, without
+from mirage_nb.verify.proof.lattice import TOPS, least, opposed, squared
 from mirage_nb.verify.proof.signs import listed, vanishes
 from mirage_nb.verify.proof.steps import Binding, Step
 from mirage_nb.verify.proof.terms import Kind, Term, Var, add, fn, inv, mul, num, opened, renamed, top
@@ -127,11 +127,7 @@ def _common(inside: Term) -> tuple[Step, ...] | None:
     if common is None:
         return None
     rest = [mul(*without(one, one.index(common))) for one in every]
-    made = [
-        step("distribute", True, a=add(*rest[:place]), b=part, c=common, r=add(*inside.args[place + 1 :]))
-        for place, part in enumerate(rest[1:], start=1)
-    ]
-    return (*made, step("inv_product", a=common, b=add(*rest)))
+    return (*taken_out(inside, common, rest), step("inv_product", a=common, b=add(*rest)))
 
 
 def _exponential(known: Known, term: Term) -> Step | None:
@@ -169,8 +165,8 @@ def _squared(term: Term) -> bool:
 
 def _root(known: Known, term: Term) -> Step | None:
     (inside,) = term.args
-    if inside.kind is Kind.INV:
-        return step("sqrt_inverse", a=inside.args[0])
+    if inside.kind in (Kind.INV, Kind.EXP):
+        return step("sqrt_inverse" if inside.kind is Kind.INV else "sqrt_exp", a=inside.args[0])
     if inside.kind is Kind.NUM:
         top, bottom = (math.isqrt(abs(n)) for n in inside.data.as_integer_ratio())
         root = Fraction(top, bottom)
@@ -424,7 +420,7 @@ def _logarithm(known: Known, term: Term) -> Step | None:
 
 RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.ADD: (_collect, stepped, opposed),
-    Kind.MUL: (_cancel, _absorbed, _exponentials, bits, _powers, steps, least, _distribute),
+    Kind.MUL: (_cancel, _absorbed, squared, _exponentials, bits, _powers, steps, least, _distribute),
     Kind.INV: (_inverse, _logistic, of_bits),
     Kind.EXP: (_exponential, of_bits),
     Kind.SQRT: (_root, of_bits),
