@@ -3,9 +3,9 @@
 In: a tensor program, a target. Out: an instance of its operators, each a pre-defined kernel, and `Composition`s in
 which every product is a library's, and what else one kernel of a library computes whole (`mirage_nb.predefined`), and
 the operators between these are as few generated kernels as pay, each the operators of its piece as they stand; rows
-that no block holds are folded in parts (`search.wide_rows`). Nothing is explored, so all are there within milliseconds:
-whatever a search finds or does not find, there is something that runs, and nothing is called the best that is slower
-than it.
+that no block holds, and columns that no thread holds, are folded in parts (`search.wide_rows`). Nothing is explored, so
+all are there within milliseconds: whatever a search finds or does not find, there is something that runs, and nothing
+is called the best that is slower than it.
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ from dataclasses import dataclass, replace
 
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.predefined import matches
-from mirage_nb.search import one_row, wide_rows
+from mirage_nb.search import one_row
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.coalesced import coalesced, restored
 from mirage_nb.search.limits import NO_LIMITS, Limits
-from mirage_nb.search.partition import COMPOSED, partition
+from mirage_nb.search.partition import COMPOSED, Grain, partition
 from mirage_nb.search.pieces import VIEWS, Piece, Whole, is_heavy
 from mirage_nb.search.saturation.values import POST
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import small_program, tiny_extents
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
+from mirage_nb.search.wide_rows import Longest, folds, in_parts
 from mirage_nb.targets import Target
+from mirage_nb.tile.register_resident import LONGEST_COLUMN
 from mirage_nb.tile.sharing import SUM_BYTES
 
 OWN_OPERATORS = "the program's own operators"
 LIBRARY_AND_FUSED = "library products, the rest fused"
 LIBRARY_KERNELS = "library kernels, the rest fused"
 ROWS_FUSED = "products of one row fused"
-UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED})
+COLUMNS_FUSED = "columns folded in parts"
+UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, COLUMNS_FUSED})
 """The configurations of candidates that nobody searched for."""
 COMPOSED_ROWS = ("attention", "group_norm", "softmax", "log_softmax", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
@@ -68,19 +71,24 @@ def library_and_fused(
     limits: Limits = NO_LIMITS,
     seed: int = 0,
     rows: Sequence[str] = (),
-    sums: bool = False,
+    said_as: Wording | None = None,
 ) -> Composition | None:
     """Library products, library kernels of these rows, and generated kernels between them, in as few dimensions as say
-    the program; None where that is the program itself, or no kernel is of these rows, if there are any. sums: products
-    of one row are no library's (`search.one_row`); None where there are none."""
+    the program; None where that is the program itself, or no kernel is of these rows, if there are any. said_as: other
+    words for the program first; None where it has nothing to say with them."""
     fewest = coalesced(program)
-    said, pairs = _said(fewest, target, seed, sums) if sums or not rows else (fewest, [])
+    if said_as is not None and not said_as.replaced(fewest):
+        return None
+    widest = Longest(row=target.shared_per_block // SUM_BYTES)
+    wordings = ([said_as] if said_as is not None else []) + ([] if rows and said_as is None else [_rows(widest)])
+    said, pairs = _said(fewest, wordings, seed)
     library = matches(said, rows) if rows else ()
-    if said is fewest if sums else rows and not library:
+    if said_as is None and rows and not library:
         return None
     whole = {match.output for match in library}
     computed: list[tuple[Part, Instance]] = []
-    for piece in partition(said, target, COMPOSED, library=library):
+    grain = said_as.grain if said_as is not None else COMPOSED
+    for piece in partition(said, target, grain, library=library):
         computed.append(_computed(piece, target, limits, seed, bool(whole.intersection(piece.writes))))
     fused = any(part.structure is not None for part, _ in computed)
     if not fused and (fewest is program or all(part.prepared.refused for part, _ in computed)):
@@ -100,17 +108,46 @@ Pair = tuple[KernelGraph, KernelGraph]
 Replaced = Mapping[int, tuple[int, ...]]
 
 
-def _said(program: KernelGraph, target: Target, seed: int, sums: bool) -> tuple[KernelGraph, list[Pair]]:
-    """The program with products of one row as sums, if asked for, and with rows that no block holds folded in parts;
-    and small pairs of what was replaced and what it became."""
-    widest = target.shared_per_block // SUM_BYTES
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """Another way to say parts of a program: what makes which values of which others, the program with all of these
+    said otherwise, and a small one; and how large its pieces may become."""
+
+    replaced: Callable[[KernelGraph], Replaced]
+    said: Callable[[KernelGraph], KernelGraph]
+    small: Callable[[KernelGraph], KernelGraph]
+    grain: Grain = COMPOSED
+
+
+ONE_ROW = Wording(one_row.products, one_row.as_sums, one_row.as_sums)
+"""Products of one row are no library's."""
+
+
+def _rows(longest: Longest) -> Wording:
+    """Rows that no block holds, in parts."""
+    tiny = Longest(row=1, part=TINY_PART)
+    return Wording(lambda p: folds(p, longest), lambda p: in_parts(p, longest), lambda p: in_parts(p, tiny))
+
+
+_LONG, _TINY = Longest(column=LONGEST_COLUMN), Longest(column=1, column_part=TINY_PART)
+COLUMNS = Wording(
+    lambda p: folds(p, _LONG),
+    lambda p: in_parts(p, _LONG),
+    lambda p: in_parts(p, _TINY),
+    replace(COMPOSED, column=LONGEST_COLUMN),
+)
+"""Columns that no thread holds, in parts."""
+
+
+def _said(program: KernelGraph, wordings: Sequence[Wording], seed: int) -> tuple[KernelGraph, list[Pair]]:
+    """The program in these wordings, each as often as it has something for it; and small pairs of what was replaced and
+    what it became."""
     pairs: list[Pair] = []
-    said = program
-    if sums:
-        pairs += _small(said, one_row.products(said), one_row.as_sums, seed)
-        said = one_row.as_sums(said)
-    pairs += _small(said, wide_rows.folds(said, widest), lambda small: wide_rows.in_parts(small, 1, TINY_PART), seed)
-    return wide_rows.in_parts(said, widest), pairs
+    for wording in wordings:
+        while replaced := wording.replaced(program):
+            pairs += _small(program, replaced, wording.small, seed)
+            program = wording.said(program)
+    return program, pairs
 
 
 def _small(

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import SearchError
-from mirage_nb.ir import OPS, DimAttrs, KernelGraph, OpKind, Trait
+from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.windows import MOVING
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
@@ -54,11 +54,13 @@ class Grain:
         operators: most operators of a piece of several, views and constants apart.
         products: most products among them.
         looped: whether their kernels may have loops; else a block holds what it computes as a whole.
+        column: most elements that are folded along an outer dimension, if something is joined with that.
     """
 
     operators: int
     products: int
     looped: bool = True
+    column: float = math.inf
 
 
 SEARCHED = Grain(operators=18, products=4)
@@ -251,6 +253,8 @@ class _Partition:
         ops = [self.maker[v] for v in members if self.maker[v].kind not in FREE]
         if len(ops) > 1 and not self.grain.looped and (any(map(self._is_long_join, members)) or self._uneven(members)):
             return False
+        if len(ops) > 1 and self.grain.column < math.inf and self._folds_more(members):
+            return False
         return len(ops) <= self.grain.operators and sum(is_heavy(self.graph, op) for op in ops) <= self.grain.products
 
     def _uneven(self, members: frozenset[int]) -> bool:
@@ -262,6 +266,20 @@ class _Partition:
                 counts.add(count)
                 folded.add(max(self._read(value, members), key=lambda v: (self.graph.types[v].elements, v)))
         return len(counts) > 1 and len(folded) > 1
+
+    def _folds_more(self, members: frozenset[int]) -> bool:
+        """Whether a group has more elements for each result that is folded along an outer dimension than stay
+        together: a block that computes one of these reads all of them."""
+        folded = [self.graph.types[value].elements for value in members if self._is_column(self.maker[value])]
+        held = members.union(*(self._read(value, members) for value in members)) if folded else members
+        most = max(self.graph.types[value].elements for value in held)
+        return most > self.grain.column * min(folded, default=most)
+
+    def _is_column(self, op: Op) -> bool:
+        """Whether it folds an outer dimension."""
+        if Trait.REDUCTION not in OPS[op.kind].traits or not isinstance(op.attrs, DimAttrs):
+            return False
+        return op.attrs.dim < len(self.graph.types[op.inputs[0]].shape) - 1
 
     def _read(self, value: int, members: frozenset[int]) -> set[int]:
         """What a group reads for a value; where it reads nothing, the value."""

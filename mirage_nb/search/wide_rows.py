@@ -1,15 +1,17 @@
-"""Rows that no block holds, folded in parts: what the pieces of a composition compute of them.
+"""Rows that no block holds, and columns that no thread holds, folded in parts: what the pieces of a composition
+compute of them.
 
-In: a tensor program, and how many elements of a row one block may hold. Out: the same program in which sums and maxima
-of longer rows are those of equal parts first, and then of what the parts gave. Squares about the mean of their own row
-are summed about the means of its parts, and how far these lie from it is added (Chan, Golub and LeVeque 1979): so the
-parts are read once for the mean and for the variance, and nothing cancels. Invariant: over the real numbers the program
-stays what it was.
+In: a tensor program, and how many elements of a row one block may hold, or of a column, along an outer dimension, one
+thread. Out: the same program in which sums and maxima of longer ones are those of equal parts first, and then of what
+the parts gave. Squares about the mean of their own row are summed about the means of its parts, and how far these lie
+from it is added (Chan, Golub and LeVeque 1979): so the parts are read once for the mean and for the variance, and
+nothing cancels. Invariant: over the real numbers the program stays what it was.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_nb.ir import ConstAttrs, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs
@@ -21,94 +23,110 @@ GRAIN = 8
 """Elements that a part is a multiple of, where that can be: vectors."""
 LEAST, BUSY = 1024, 256
 """Where there are fewer parts than `BUSY`, they are smaller, down to so many elements."""
+COLUMN_PART = 64
+"""Elements of a part of a column at most: of so many a thread holds whole vectors of 16 bytes."""
 FOLDS = frozenset({OpKind.SUM, OpKind.MAX})
 
 
-def folds(program: KernelGraph, widest: int) -> dict[int, tuple[int, ...]]:
-    """What folds rows of more than `widest` elements: for each the value whose rows these are, or, where it is the
-    squares about their mean, the value that has this mean."""
-    rewriting = _Rewriting(program, widest, PART)
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """How many elements stay together: of a row, `row`, and of a part of a longer one, `part`; likewise of a column."""
+
+    row: float = math.inf
+    part: int = PART
+    column: float = math.inf
+    column_part: int = COLUMN_PART
+
+
+def folds(program: KernelGraph, longest: Longest) -> dict[int, tuple[int, ...]]:
+    """What folds longer rows or columns: for each the value whose rows these are, or, where it is the squares about
+    their mean, the value that has this mean."""
+    rewriting = _Rewriting(program, longest)
     return {value: rewriting.sources(op) for value, op in rewriting.maker.items() if rewriting.parts(op)}
 
 
-def in_parts(program: KernelGraph, widest: int, part: int = PART) -> KernelGraph:
-    """The program with rows of more than `widest` elements folded in parts of at most `part`; itself where it has no
-    such row."""
-    rewriting = _Rewriting(program, widest, part)
+def in_parts(program: KernelGraph, longest: Longest) -> KernelGraph:
+    """The program with longer rows and columns folded in parts, of which there may be too many again; itself where it
+    has none."""
+    rewriting = _Rewriting(program, longest)
     return rewriting.made() if any(map(rewriting.parts, program.ops)) else program
 
 
 class _Rewriting(Rewrite[KernelGraph]):
     """The work on one program."""
 
-    def __init__(self, program: KernelGraph, widest: int, part: int) -> None:
+    def __init__(self, program: KernelGraph, longest: Longest) -> None:
         super().__init__(KernelGraph.start(*program.inputs))
-        self.program, self.widest, self.part = program, widest, part
+        self.program, self.longest = program, longest
         self.maker = {values[0]: op for op, values in program.definitions()}
-        self.sums: dict[int, int] = {}
+        self.sums: dict[tuple[int, int], int] = {}
 
     def made(self) -> KernelGraph:
         """The program in parts."""
         for op, (value, *_) in self.program.definitions():
             if parts := self.parts(op):
-                self.held[value] = self._folded(op, parts)
+                self.held[value] = self._folded(op, _dim(op), parts)
             else:
                 self.copy(op, (value,))
         return self.returning(self.program)
 
     def parts(self, op: Op) -> int:
-        """In how many parts an operator folds its rows; 0: as they are."""
+        """In how many parts an operator folds its rows or columns; 0: as they are."""
         if op.kind not in FOLDS or not isinstance(op.attrs, DimAttrs):
             return 0
-        shape = self.program.types[op.inputs[0]].shape
-        extent = shape[-1]
-        if op.attrs.dim != len(shape) - 1 or extent <= self.widest:
+        shape, dim = self.program.types[op.inputs[0]].shape, op.attrs.dim
+        extent, is_row = shape[dim], dim == len(shape) - 1
+        longest, part = (self.longest.row, self.longest.part) if is_row else (
+            self.longest.column, self.longest.column_part)  # fmt: skip
+        if extent <= longest:
             return 0
-        able = [n for n in range(2, min(self.part, extent // 2) + 1) if extent % n == 0]
-        enough = max(LEAST, math.prod(shape) // BUSY)
+        able = [n for n in range(2, min(part, extent // 2) + 1) if extent % n == 0]
+        enough = max(LEAST, math.prod(shape) // BUSY) if is_row else part
         return extent // max(able, key=lambda n: (n % GRAIN == 0, n <= enough, n)) if able else 0
 
     def sources(self, op: Op) -> tuple[int, ...]:
         """What a fold in parts is made of."""
-        found = self._centred(op.inputs[0]) if op.kind is OpKind.SUM else None
+        found = self._centred(op) if op.kind is OpKind.SUM else None
         return (found[0] if found else op.inputs[0],)
 
-    def _folded(self, op: Op, parts: int) -> int:
+    def _folded(self, op: Op, dim: int, parts: int) -> int:
         source = op.inputs[0]
-        if op.kind is OpKind.SUM and (found := self._centred(source)) is not None:
-            return self._squares(*found, parts)
+        if op.kind is OpKind.SUM and (found := self._centred(op)) is not None:
+            return self._squares(*found, dim, parts)
         if op.kind is OpKind.SUM:
-            return self._fold(OpKind.SUM, self._gathered(self._sums(source, parts), source, parts))
-        return self._fold(OpKind.MAX, self._gathered(self._fold(OpKind.MAX, self._cut(source, parts)), source, parts))
+            made = self._sums(source, dim, parts)
+        else:
+            made = self._fold(op.kind, self._cut(source, dim, parts), 1)
+        return self._fold(op.kind, self._gathered(made, source, dim, parts), dim)
 
-    def _squares(self, row: int, mean: int, parts: int) -> int:
+    def _squares(self, row: int, mean: int, dim: int, parts: int) -> int:
         """The squares about the mean of a row, summed."""
-        extent = self.program.types[row].shape[-1] // parts
-        means = self._multiplied(self._sums(row, parts), Fraction(1, extent))
-        inside = self._fold(OpKind.SUM, self._square(self._append(OpKind.SUB, self._cut(row, parts), means)))
-        away = self._append(OpKind.SUB, self._gathered(means, row, parts), self.held[mean])
-        between = self._fold(OpKind.SUM, self._square(away))
-        total = self._fold(OpKind.SUM, self._gathered(inside, row, parts))
+        extent = self.program.types[row].shape[dim] // parts
+        means = self._multiplied(self._sums(row, dim, parts), Fraction(1, extent))
+        inside = self._fold(OpKind.SUM, self._square(self._append(OpKind.SUB, self._cut(row, dim, parts), means)), 1)
+        away = self._append(OpKind.SUB, self._gathered(means, row, dim, parts), self.held[mean])
+        between = self._fold(OpKind.SUM, self._square(away), dim)
+        total = self._fold(OpKind.SUM, self._gathered(inside, row, dim, parts), dim)
         return self._append(OpKind.ADD, total, self._multiplied(between, Fraction(extent)))
 
-    def _centred(self, square: int) -> tuple[int, int] | None:
-        """The row and its mean, if this is the square of how far its elements lie from it."""
-        op = self.maker.get(square)
+    def _centred(self, fold: Op) -> tuple[int, int] | None:
+        """The row and its mean, if a sum is of the squares of how far its elements lie from it."""
+        op = self.maker.get(fold.inputs[0])
         if op is None or not (op.kind is OpKind.SQR or (op.kind is OpKind.MUL and len({*op.inputs}) == 1)):
             return None
         away = self.maker.get(op.inputs[0])
         if away is None or away.kind is not OpKind.SUB:
             return None
         row, mean = away.inputs
-        shape = self.program.types[row].shape
         scaled = self.maker.get(mean)
         if scaled is None or scaled.kind is not OpKind.MUL:
             return None
         kinds = {self.maker[v].kind: self.maker[v] for v in scaled.inputs if v in self.maker}
         total, factor = kinds.get(OpKind.SUM), kinds.get(OpKind.CONST)
-        if total is None or factor is None or total.attrs != DimAttrs(len(shape) - 1) or total.inputs != (row,):
+        if total is None or factor is None or total.attrs != fold.attrs or total.inputs != (row,):
             return None
-        exact = isinstance(factor.attrs, ConstAttrs) and factor.attrs.value == Fraction(1, shape[-1])
+        extent = self.program.types[row].shape[_dim(fold)]
+        exact = isinstance(factor.attrs, ConstAttrs) and factor.attrs.value == Fraction(1, extent)
         return (row, mean) if exact else None
 
     # -- operators -------------------------------------------------------------------------------------
@@ -122,25 +140,32 @@ class _Rewriting(Rewrite[KernelGraph]):
     def _multiplied(self, value: int, factor: Fraction) -> int:
         return self._append(OpKind.MUL, value, self.add(Op(OpKind.CONST, (), ConstAttrs(factor))))
 
-    def _fold(self, kind: OpKind, value: int) -> int:
-        return self.add(Op(kind, (value,), DimAttrs(len(self.graph.types[value].shape) - 1)))
+    def _fold(self, kind: OpKind, value: int, dim: int) -> int:
+        return self.add(Op(kind, (value,), DimAttrs(dim)))
 
-    def _sums(self, row: int, parts: int) -> int:
-        """The sums of the parts of a row of the program, made once."""
-        if row not in self.sums:
-            self.sums[row] = self._fold(OpKind.SUM, self._cut(row, parts))
-        return self.sums[row]
+    def _sums(self, row: int, dim: int, parts: int) -> int:
+        """The sums of the parts of the rows of a value of the program, made once."""
+        if (row, dim) not in self.sums:
+            self.sums[row, dim] = self._fold(OpKind.SUM, self._cut(row, dim, parts), 1)
+        return self.sums[row, dim]
 
-    def _cut(self, row: int, parts: int) -> int:
-        """A row of the program as rows of its own for its parts, of what it is a view of."""
+    def _cut(self, row: int, dim: int, parts: int) -> int:
+        """A value of the program with rows of its own for the parts, of what it is a view of."""
         shape = self.program.types[row].shape
         while row in self.maker and self.maker[row].kind is OpKind.RESHAPE:
             (row,) = self.maker[row].inputs
-        return self._shaped(self.held[row], (math.prod(shape[:-1]) * parts, shape[-1] // parts))
+        cut = (math.prod(shape[:dim]) * parts, shape[dim] // parts, *shape[dim + 1 :])
+        return self._shaped(self.held[row], cut)
 
-    def _gathered(self, value: int, row: int, parts: int) -> int:
-        """What the parts of a row of the program gave, side by side."""
-        return self._shaped(value, (*self.program.types[row].shape[:-1], parts))
+    def _gathered(self, value: int, row: int, dim: int, parts: int) -> int:
+        """What the parts of the rows of a value of the program gave, side by side."""
+        shape = self.program.types[row].shape
+        return self._shaped(value, (*shape[:dim], parts, *shape[dim + 1 :]))
 
     def _shaped(self, value: int, shape: tuple[int, ...]) -> int:
         return self.add(Op(OpKind.RESHAPE, (value,), ReshapeAttrs(shape)))
+
+
+def _dim(fold: Op) -> int:
+    assert isinstance(fold.attrs, DimAttrs)
+    return fold.attrs.dim

@@ -10,7 +10,7 @@ from mirage_nb.interp import reference
 from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
-from mirage_nb.search.composition import ROWS_FUSED, library_and_fused
+from mirage_nb.search.composition import ONE_ROW, ROWS_FUSED, library_and_fused
 from mirage_nb.search.one_row import as_sums
 from mirage_nb.search.session.unsearched import judged, unsearched
 from mirage_nb.targets import TARGETS
@@ -49,7 +49,7 @@ def test_it_stays_the_program(text: str) -> None:
 @pytest.mark.parametrize("text", OTHERS)
 def test_other_products_stay_products(text: str) -> None:
     program = parse(text).graph
-    assert as_sums(program) is program and library_and_fused(program, H200, sums=True) is None
+    assert as_sums(program) is program and library_and_fused(program, H200, said_as=ONE_ROW) is None
 
 
 @pytest.mark.parametrize("form", ["X @ W.T + B + R", "silu((X @ W.T) * B) * (X @ V.T * C) + R"])

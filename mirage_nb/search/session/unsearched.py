@@ -10,9 +10,12 @@ from collections.abc import Iterator
 
 from mirage_nb.ir import AccumAttrs, BlockGraph, KernelGraph, ThreadGraph
 from mirage_nb.search.composition import (
+    COLUMNS,
+    COLUMNS_FUSED,
     COMPOSED_ROWS,
     LIBRARY_AND_FUSED,
     LIBRARY_KERNELS,
+    ONE_ROW,
     OWN_OPERATORS,
     ROWS_FUSED,
     Composition,
@@ -33,16 +36,17 @@ PROOF_SECONDS = 1.0
 
 
 def unsearched(program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0) -> Iterator[Candidate]:
-    """The program's own operators, then library products, more of a library's kernels, and none of one row, with the
-    rest fused, where that is something else."""
+    """The program's own operators, then library products, more of a library's kernels, none of one row, and none of
+    long columns, with the rest fused, where that is something else."""
     yield Candidate.of(own_operators(program, target), OWN_OPERATORS, operators_of(program), ITSELF)
     known = {program.digest()}
-    for name, rows, sums in (
-        (LIBRARY_AND_FUSED, (), False),
-        (LIBRARY_KERNELS, COMPOSED_ROWS, False),
-        (ROWS_FUSED, COMPOSED_ROWS, True),
+    for name, rows, said_as in (
+        (LIBRARY_AND_FUSED, (), None),
+        (LIBRARY_KERNELS, COMPOSED_ROWS, None),
+        (ROWS_FUSED, COMPOSED_ROWS, ONE_ROW),
+        (COLUMNS_FUSED, (), COLUMNS),
     ):
-        found = library_and_fused(program, target, limits, seed, rows, sums)
+        found = library_and_fused(program, target, limits, seed, rows, said_as)
         if found is not None and (digest := found.instance.graph.digest()) not in known:
             known.add(digest)
             if (fused := _fused(found, limits, seed, name)) is not None:
