@@ -2,7 +2,7 @@
 
 In: a store, a file. Out: sessions in the one or the other. A file of winners is a store of its own, which the readers
 of stores read: nothing in it is executed, everything is bounded. Invariant: what is imported was verified here, on
-trials that the file's author did not choose; its claims count for nothing, and what fails is not taken over.
+trials that the file's author did not choose, or proved; its claims count for nothing, and what fails is not taken over.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mirage_nb.search.session.findings import Explored
 from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.typed import typed
+from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import verify
 
 CANDIDATES = 8
@@ -131,9 +132,10 @@ def _unnamed(graph: KernelGraph) -> KernelGraph:
 
 
 def _best(session: Stored) -> tuple[Candidate, ...]:
-    """The best candidates of a session, those that were found wrong left out."""
+    """The best candidates of a session, without those that were found wrong, and those of pieces of its program."""
     facts = session.facts
-    found = {c.digest: c for one in session.ended for c in one.findings.candidates}
+    whole = (one.findings for one in session.ended if not one.configuration.piece)
+    found = {c.digest: c for findings in whole for c in findings.candidates}
     found |= {c.digest: c for c in (*facts.offered, *facts.known)}
     good = [c for digest, c in found.items() if digest not in facts.dropped]
     return tuple(sorted(good, key=lambda c: c.rank)[:CANDIDATES])
@@ -144,6 +146,8 @@ def _verified(session: Stored) -> tuple[Candidate, ...]:
     best = []
     for candidate in _best(session):
         verdict = verify(session.header.graph, candidate.graph)
+        if not verdict.accepted:
+            verdict, _ = with_proof(verdict, session.header.graph, candidate.graph)
         if not verdict.accepted:
             raise StoreError(f"muGraph {candidate.digest[:8]} is {verdict.kind.value} here")
         best.append(candidate.unmeasured(verdict=verdict, small=None, before=None))

@@ -42,6 +42,31 @@ def test_a_session_goes_from_store_to_store(found: Store, tmp_path: Path) -> Non
     assert import_winners(file, store=other).refused == {"p": "the store has a session of this name"}
 
 
+def test_what_was_found_for_a_piece_is_no_winner(found: Store, tmp_path: Path) -> None:
+    """It is faster than all that computes the program, and computes something else."""
+    session, file = found.load("p"), tmp_path / "winners"
+    one = next(one for one in session.ended if one.findings.candidates)
+    graph = mirage_nb.parse("X: f32[8, 16]\nreturn exp(X)").graph
+    piece = replace(one.findings.candidates[0], graph=graph, digest=graph.digest(), estimate_us=0.0)
+    searched = replace(
+        one,
+        configuration=replace(one.configuration, piece=graph.digest()),
+        findings=replace(one.findings, candidates=(piece,)),
+    )
+    own = Store(tmp_path / "own.sqlite")
+    own.save("p", session.header, (*session.ended, searched), session.facts)
+    assert export_winners(file, store=own) == ("p",)
+    assert import_winners(file, store=Store(tmp_path / "other.sqlite")).taken == ("p",)
+
+
+def test_what_no_trial_shows_is_proved(found: Store, tmp_path: Path) -> None:
+    session, store = found.load("p"), Store(tmp_path / "own.sqlite")
+    program, graph = (mirage_nb.parse(f"X: f32[8, 16]\nreturn {t}").graph for t in ("relu(2 * X)", "2 * relu(X)"))
+    known = replace(session.facts.known[0], graph=graph, digest=graph.digest())
+    store.save("p", replace(session.header, graph=program), (), Facts(known=(known,)))
+    assert import_winners(store.path, store=Store(tmp_path / "other.sqlite")).taken == ("p",)
+
+
 def test_programs_are_found_whatever_their_inputs_are_called(found: Store) -> None:
     renamed = mirage_nb.parse("A: f32[8, 16]\nreturn sum(exp(A), axis=1)")
     assert find_winners(renamed, "h200", store=found) == ("p",)
