@@ -392,6 +392,20 @@ if X.shape[0] > 3:
 y = X + Y
 return y
 """,
+    "names of its own": """
+def _norm(x, eps=1e-6, /):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+def softmax(x):
+    return torch.softmax(x, dim=-1) * 2
+def relu(x, /, k=2, *, c=0):
+    return F.relu(x) * k + x.relu() + c
+def norm(x):
+    return x / (x.norm(dim=-1, keepdim=True) + 1)
+y = _norm(X)
+y.to(X.dtype)
+y.contiguous()
+return softmax(y), relu(Y, k=3, c=1), norm(X)
+""",
     "modulated": """
 shift, scale, gate = (F.silu(X) @ torch.cat([S, S, S], 1)).chunk(3, dim=1)
 h = F.layer_norm(X, X.shape[-1:])

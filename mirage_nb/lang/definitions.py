@@ -14,7 +14,7 @@ from functools import partial
 from mirage_nb.errors import DuplicateNameError, MirageError, ProgramSyntaxError
 from mirage_nb.ir import formula
 from mirage_nb.ir.dtypes import DTYPE_NAMES
-from mirage_nb.lang import sequences
+from mirage_nb.lang import patterns, sequences
 from mirage_nb.lang.arguments import Inlined
 from mirage_nb.lang.bindings import Binding
 from mirage_nb.lang.constants import Number
@@ -35,8 +35,9 @@ def _error(
 def define(expressions: Expressions, statement: ast.FunctionDef) -> None:
     """`def f(x): return formula` is an elementwise function, any other one stands for its statements."""
     arguments = statement.args
-    plain = [*arguments.args, *arguments.kwonlyargs]
-    if arguments.posonlyargs or arguments.kwarg:
+    placed = [*arguments.posonlyargs, *arguments.args]
+    plain = [*placed, *arguments.kwonlyargs]
+    if arguments.kwarg:
         message = "parameters are names, with or without a default, and *rest"
         raise _error(expressions, ProgramSyntaxError, message, _DEFINE, statement)
     expressions.reads = set()
@@ -55,11 +56,11 @@ def define(expressions: Expressions, statement: ast.FunctionDef) -> None:
     names, rest = tuple(a.arg for a in plain), arguments.vararg.arg if arguments.vararg else ""
     if len(set(names)) < len(names):
         raise _error(expressions, DuplicateNameError, "two parameters have one name", "rename one", statement)
-    nodes = [*[None] * (len(arguments.args) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
+    nodes = [*[None] * (len(placed) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
     given = zip(names, nodes, strict=True)
     defaults = {name: expressions.result(node) for name, node in given if node is not None}
     _check_names(expressions, statement, {*names, rest})
-    positional, keywords = tuple(a.arg for a in arguments.args), tuple(a.arg for a in arguments.kwonlyargs)
+    positional, keywords = tuple(a.arg for a in placed), tuple(a.arg for a in arguments.kwonlyargs)
     if rest:
         names = positional
     expressions.functions[statement.name] = Inlined(
@@ -82,7 +83,7 @@ def _check_names(expressions: Expressions, statement: ast.FunctionDef, known: se
             if isinstance(inner, ast.arguments):
                 known |= {a.arg for a in ast.walk(inner) if isinstance(a, ast.arg)}
     known |= {statement.name, INF, PI, *sequences.SPECIAL, *expressions.functions, *expressions.bindings}
-    known |= {*DTYPE_NAMES, *expressions.modules, *SYNONYMS, "dict", "map"}
+    known |= {*DTYPE_NAMES, *expressions.modules, *SYNONYMS, *patterns.NAMES, "dict", "map"}
     for node in names:
         if node.id not in known:
             expressions.result(node)

@@ -236,10 +236,12 @@ class Expressions(Operations, Ufuncs, Refused):
 
     def _known(self, name: str, family: str) -> Function | Inlined | None:
         """The function of a name: what modules or methods have, the program's own, the language's."""
-        known = name if family == OWN and name in self.own else borrowed(family, name)
-        known = DTYPE_NAMES[known].value if known in DTYPE_NAMES and known not in self.functions else known
+        if family == OWN and name in self.own:
+            return self.functions.get(name)
+        known, given = borrowed(family, name), prelude()
+        known = DTYPE_NAMES[known].value if known in DTYPE_NAMES and known not in given else known
         hidden = name.startswith("_") and not isinstance(self.source, Within)
-        return None if hidden else self.functions.get(known)
+        return None if hidden else given.get(known, FUNCTIONS.get(known))
 
     def settled(self, node: ast.expr, function: Callable[..., Any], *arguments: object) -> Any:
         """What a function of the reader says, its mistakes told at the node."""

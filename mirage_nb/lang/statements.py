@@ -180,6 +180,8 @@ class Statements(Declarations):
                 raise self._refused(told, statement)
             case ast.Pass() | ast.Delete():
                 return None
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="to" | "contiguous" | "cuda")) as value):
+                self.expressions.result(value)  # of what is not used it changes nothing
             case ast.Expr(value=ast.Call(func=ast.Name(id="print")) as value):
                 raise self._error(ProgramSyntaxError, "programs print nothing", "leave it out, or return it", value)
             case ast.Return(value=ast.expr() as value) if self._calls:

@@ -217,6 +217,13 @@ def test_methods_are_those_of_the_only_library_that_a_text_names(written: str, p
     assert parse(HEAD + written).graph == parse(f"{HEAD}return {plain}").graph
 
 
+def test_axes_are_named_within_functions_too() -> None:
+    halves = 'rearrange({}, "t (c n) -> n t c", n=2)'
+    text = f"def f(x):\n    return list(map(lambda t: {halves.format('t')}, (x, x * 2)))\na = f(X)\nreturn a[0], a[1]"
+    plain = f"y = X * 2\nreturn {halves.format('X')}, {halves.format('y')}"
+    assert parse(HEAD + text).graph == parse(HEAD + plain).graph
+
+
 def test_with_both_libraries_the_program_says_which() -> None:
     for text in ("return X.std(0)", "return np.exp(torch.exp(X)).std(0)", "F = X * 2\nreturn F.std(0)"):
         with pytest.raises(MirageError, match="may mean two things"):
