@@ -138,11 +138,6 @@ def div(x: Term, y: Term) -> Apply:
     return Apply("div", (x, y))
 
 
-def sub(x: Term, y: Term) -> Apply:
-    """The term x - y, where differences are told from sums (see `DIFFERENCES`)."""
-    return Apply("sub", (x, y))
-
-
 def exp(x: Term) -> Apply:
     """The term exp(x)."""
     return Apply("exp", (x,))
@@ -206,22 +201,6 @@ EQUATIONS: tuple[Axiom, ...] = (
     ),
 )
 """A_eq of Table 2, one row each."""
-
-DIFFERENCES: tuple[Axiom, ...] = (
-    Axiom("sub_sub", sub(_X, sub(_Y, _Z)), add(sub(_X, _Y), _Z), says="x - (y - z) = (x - y) + z"),
-    Axiom("sub_add", sub(_X, add(_Y, _Z)), sub(sub(_X, _Y), _Z), says="x - (y + z) = (x - y) - z"),
-    Axiom("add_sub", add(_X, sub(_Y, _Z)), sub(add(_X, _Y), _Z), says="x + (y - z) = (x + y) - z"),
-    Axiom(
-        "mul_sub",
-        mul(sub(_X, _Y), _Z),
-        sub(mul(_X, _Z), mul(_Y, _Z)),
-        factored_conditions=(AdditionFree(("z",)),),
-        says="(x - y) * z = x * z - y * z",
-    ),
-    Axiom("div_sub", div(sub(_X, _Y), _Z), sub(div(_X, _Z), div(_Y, _Z)), says="(x - y) / z = x / z - y / z"),
-    Axiom("sum_sub", Sum(_I, sub(_X, _Y)), sub(Sum(_I, _X), Sum(_I, _Y)), says="Σ (x - y) = Σ x - Σ y"),
-)
-"""What holds of differences beyond Table 2, which drops signs: the search tells x - y from x + y."""
 
 PARTS: tuple[Axiom, ...] = (
     Axiom("part_of_add", _X, add(_X, _Y), group="A_sub"),

@@ -220,8 +220,3 @@ def scalar(attrs: Attrs | None) -> ConstAttrs:
     """The attributes of a constant."""
     assert isinstance(attrs, ConstAttrs)
     return attrs
-
-
-def count(shape: Shape) -> int:
-    """Number of elements."""
-    return math.prod(shape)

@@ -59,11 +59,6 @@ class FieldTensor:
         return self.any_part.shape
 
     @property
-    def exponential(self) -> bool:
-        """Whether the value has no q part: an exponential stands on a path to it."""
-        return self.q is None
-
-    @property
     def defined(self) -> Mask:
         """Which elements have a value."""
         if self.undefined is None:

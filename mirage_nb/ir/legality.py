@@ -46,15 +46,6 @@ def check(graph: KernelGraph, target: Target | None = None) -> None:
         _check_bytes("device", sum(t.nbytes for t in graph.types), target.device_memory, "the kernel graph")
 
 
-def is_legal(graph: KernelGraph, target: Target | None = None) -> bool:
-    """Whether `check` passes."""
-    try:
-        check(graph, target)
-    except GraphError:
-        return False
-    return True
-
-
 def peak_shared_bytes(graph: BlockGraph) -> int:
     """Bytes of the shared tensors alive at once, see `alive`."""
     operators = [(op.kind, op.inputs, values) for op, values in graph.definitions()]

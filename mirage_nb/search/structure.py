@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from mirage_nb.ir import AccumKind
 from mirage_nb.search.saturation.values import Operator, Type
 
 
@@ -68,11 +67,6 @@ class Structure:
     def operators(self) -> int:
         """Operators of all kernels, without iterators, constants and savers."""
         return sum(kernel.operators for kernel in self.kernels)
-
-    @property
-    def concats(self) -> int:
-        """Concat accumulators of all kernels: they keep a whole axis in shared memory."""
-        return sum(step.operator.accum is AccumKind.CONCAT for kernel in self.kernels for step in kernel.steps)
 
     def digest(self) -> str:
         """Equal structures have equal digests, in every run."""

@@ -142,11 +142,6 @@ def pieces(values: Array, composition: Composition) -> list[Array]:
     return found
 
 
-def composed(left: Array, right: Array, composition: Composition) -> Array:
-    """left [..., m, k] @ right [..., k, n] as the card computes it, an element after the other."""
-    return summed(left[..., :, None, :], np.swapaxes(right, -1, -2)[..., None, :, :], composition)
-
-
 def summed(left: Array, right: Array, composition: Composition, together: int = 1) -> Array:
     """The sums of left * right along the last axis; of each term `together` elements are added before the next term.
 

@@ -240,8 +240,3 @@ def counts(tessellation: Tessellation) -> NDArray[np.int64]:
         for start in itertools.product(*starts):
             found[tuple(slice(a, a + s) for a, s in zip(start, steps, strict=True))] += 1
     return found
-
-
-def padded(space: Extents, kind: Kind) -> float:
-    """Cycles of one kind whose last instructions hang over the ends of the space."""
-    return kind.cycles * math.prod(-(-e // s) for e, s in zip(space, kind.extents, strict=True))

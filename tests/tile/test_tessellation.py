@@ -16,13 +16,17 @@ from mirage_nb.tile.tessellation import (
     SideBySide,
     Tessellation,
     counts,
-    padded,
     tessellate,
 )
 
 FMA = Kind("fma", (1, 1, 1, 1), 1.0, Unit.PLAIN)
 ONES = (1, 1, 1)
 DEFAULT, ALL = 150, 10_000
+
+
+def padded(space: Extents, kind: Kind) -> float:
+    """Cycles of one kind whose last instructions hang over the ends of the space."""
+    return kind.cycles * math.prod(-(-e // s) for e, s in zip(space, kind.extents, strict=True))
 
 
 def drawn(rng: random.Random, most: int) -> tuple[Extents, list[Kind], SideBySide]:
