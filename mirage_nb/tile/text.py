@@ -1,7 +1,7 @@
 """The text form of tile programs, one statement a line.
 
-In: a tile program, or a part of one. Out: text. One table, `FORMS`, says how each kind of line reads; bodies are
-indented. (`tests/tile/text.py` reads it back.)
+In: parts of a tile program. Out: lines. One table, `FORMS`, says how each kind of line reads; bodies are indented.
+(`tests/tile/text.py` writes and reads whole programs.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from mirage_nb.ir.fields import write_attrs
-from mirage_nb.tile.program import Index, Loop, Program, Statement, Walk
+from mirage_nb.tile.program import Index, Loop, Statement, Walk
 
 FORMS: dict[str, str] = {
     "axis": "{name:word} {extent:count}",
@@ -87,18 +87,6 @@ WRITTEN: dict[str, Callable[[Any], str]] = {
     "attrs": _attrs,
 }
 """How a kind of field is written as one token."""
-
-
-def print_program(program: Program) -> str:
-    """The text form."""
-    outputs = f"[{', '.join(program.outputs)}]"
-    blocks = f"{program.blocks}" + (f" cluster {program.cluster}" if program.cluster != 1 else "")
-    lines = [f"tile program capability {program.capability} blocks {blocks} outputs {outputs}"]
-    for part in (*program.axes, *program.roles, *program.tiles, *program.pipelines):
-        lines.append(line_of(part))
-    for role, statements in program.code:
-        lines += [f"{role}:", *body_lines(statements, "  ")]
-    return "\n".join(lines) + "\n"
 
 
 def body_lines(statements: Sequence[Statement], indent: str = "") -> Iterator[str]:

@@ -26,13 +26,12 @@ from mirage_nb.runtime.execution.emulate import CpuModule
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.program import Program
 from mirage_nb.tile.run import run
-from mirage_nb.tile.text import print_program
 from mirage_nb.tile.validate import validate
 from tests.codegen.running import WAYS
 from tests.device_cases import Array, Case, Map, Out, compare
 from tests.emulation import launch
 from tests.tile.mutants import mutants
-from tests.tile.text import parse_program
+from tests.tile.text import parse_program, print_program
 
 H200 = TARGETS["h200"]
 FOLDER = Path(__file__).parent.parent / "tile" / "programs"

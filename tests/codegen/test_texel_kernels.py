@@ -18,14 +18,13 @@ from mirage_nb.tile.precision import allowed
 from mirage_nb.tile.program import Program
 from mirage_nb.tile.run import run as run_program
 from mirage_nb.tile.schemes import Asked, shares
-from mirage_nb.tile.text import print_program
 from mirage_nb.tile.validate import validate
 from tests.codegen.mugraphs import linear
 from tests.codegen.running import WAYS, draw, errors, run
 from tests.codegen.test_specialised import FEW, H200
 from tests.mugraphs import Block, one_kernel, tensor
 from tests.tile import hard
-from tests.tile.text import parse_program
+from tests.tile.text import parse_program, print_program
 
 OFF = {"f32": 2e-7, "tf32": 6e-4, "wgmma_tf32": 6e-4, "mma_tf32": 3.5e-4, "3xtf32": 4e-7, "wgmma_3xtf32": 4e-7,
        "mma_3xtf32": 4e-7}  # fmt: skip

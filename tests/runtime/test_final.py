@@ -19,11 +19,10 @@ from mirage_nb.runtime.contest.confirm import Confirmation
 from mirage_nb.runtime.contest.final import verify_final, verify_real
 from mirage_nb.search.composition import OWN_OPERATORS
 from mirage_nb.search.session.progress import Candidate
-from mirage_nb.tile.text import print_program
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.codegen.mugraphs import linear
 from tests.codegen.test_specialised import H200
-from tests.tile.text import parse_program
+from tests.tile.text import parse_program, print_program
 
 PROGRAM = parse("X: f16[128, 64]\nW: f16[64, 64]\nB: f16[64]\nreturn relu(X @ W + B)", name="linear").graph
 

@@ -26,7 +26,6 @@ from mirage_nb.tile.groups import rows_of
 from mirage_nb.tile.instructions import INSTRUCTIONS, WGMMA_COLUMNS, Unit, wgmma
 from mirage_nb.tile.program import Layout, Program
 from mirage_nb.tile.run import run
-from mirage_nb.tile.text import print_program
 from mirage_nb.tile.validate import LAYOUTS, validate
 from tests.codegen.mugraphs import linear
 from tests.codegen.test_attention_programs import NAMED as CHAINED
@@ -34,7 +33,7 @@ from tests.codegen.test_specialised import FEW, H200
 from tests.codegen.test_specialised import NAMED as PRODUCTS
 from tests.shares import shared_out
 from tests.tile.mutants import mutants
-from tests.tile.text import parse_program
+from tests.tile.text import parse_program, print_program
 
 NAMED = PRODUCTS | CHAINED
 CHANGED = (*PRODUCTS, "128 x 64, three iterations", "64 x 64, no maximum, one iteration", "causal, 64 x 64")

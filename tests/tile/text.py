@@ -1,6 +1,6 @@
-"""Tile programs of their text form: `parse_program(print_program(p)) == p`.
+"""The text form of whole tile programs: `parse_program(print_program(p)) == p`.
 
-In: text, as `tile.text` writes it. Out: the tile program, or a FormatError with the line.
+In: a tile program, or text, whose lines are as `tile.text` writes them. Out: the other, or a FormatError with the line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mirage_nb.ir.fields import read_attrs
 from mirage_nb.tile import program
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import Axis, Index, Layout, Loop, Map, Pipeline, Program, Role, Statement, Tile, Walk
-from mirage_nb.tile.text import FORMS
+from mirage_nb.tile.text import FORMS, body_lines, line_of
 
 HEAD = re.compile(r"tile program capability (\d+) blocks (\d+)(?: cluster (\d+))? outputs (\[[^\]]*\])\Z", re.ASCII)
 _TOKEN = re.compile(r"\{.*\}|\[[^\]]*\]|[^\s\[\]{}]+", re.ASCII)
@@ -87,6 +87,18 @@ READ: dict[str, Callable[[str], Any]] = {
     "attrs": json.loads,
 }
 """How a token is read as a kind of field; raises ValueError."""
+
+
+def print_program(program: Program) -> str:
+    """The text form."""
+    outputs = f"[{', '.join(program.outputs)}]"
+    blocks = f"{program.blocks}" + (f" cluster {program.cluster}" if program.cluster != 1 else "")
+    lines = [f"tile program capability {program.capability} blocks {blocks} outputs {outputs}"]
+    for part in (*program.axes, *program.roles, *program.tiles, *program.pipelines):
+        lines.append(line_of(part))
+    for role, statements in program.code:
+        lines += [f"{role}:", *body_lines(statements, "  ")]
+    return "\n".join(lines) + "\n"
 
 
 def parse_program(text: str) -> Program:

@@ -32,6 +32,7 @@ from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.ops import OPS, Trait
+from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.lang.builder import Builder, Value
 from mirage_nb.search.partition import FREE, partition
 from mirage_nb.search.pieces import Piece
@@ -405,12 +406,11 @@ def _canonical(graph: KernelGraph) -> tuple[KernelGraph, list[int]]:
             stack.append((value, True))
             stack.extend((v, False) for v in reversed(maker[value].inputs))
     order = [v for v in asked if v not in maker] + [v for v in range(graph.input_count) if v not in asked]
-    made = KernelGraph.start(*(replace(graph.inputs[v], name=f"x{n}", dims=()) for n, v in enumerate(order)))
-    place = {old: new for new, old in enumerate(order)}
+    inputs = (replace(graph.inputs[v], name=f"x{n}", dims=()) for n, v in enumerate(order))
+    made = Rewrite(KernelGraph.start(*inputs), {old: new for new, old in enumerate(order)})
     for value in (v for v in asked if v in maker):
-        place[value] = len(made.types)
-        made = made.append(replace(maker[value], inputs=tuple(place[v] for v in maker[value].inputs)))
-    return made.returning(tuple(place[v] for v in graph.outputs)), order
+        made.copy(maker[value], (value,))
+    return made.graph.returning(made.places(graph.outputs)), order
 
 
 def _between(reads: Sequence[Any], writes: Sequence[Any]) -> tuple[Any, ...]:

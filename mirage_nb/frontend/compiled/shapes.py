@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from mirage_nb.ir import DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
 from mirage_nb.ir.ops import OPS, Shape, Trait
+from mirage_nb.ir.rewrite import Rewrite
 
 Axis = tuple[int, int]
 """A value, and one of its dimensions."""
@@ -38,21 +39,19 @@ def _slim(graph: KernelGraph) -> KernelGraph:
     kept = _kept(graph)
     shapes = [tuple(e for d, e in enumerate(t.shape) if (v, d) in kept) for v, t in enumerate(graph.types)]
     inputs = (replace(i, type=replace(i.type, shape=shapes[v])) for v, i in enumerate(graph.inputs))
-    made = KernelGraph.start(*inputs)
-    place = {value: value for value in range(graph.input_count)}
+    made = Rewrite(KernelGraph.start(*inputs))
     for op, (value, *_) in graph.definitions():
         first = op.inputs[0] if op.inputs else value
         if op.kind is OpKind.RESHAPE and shapes[value] == shapes[first]:
-            place[value] = place[first]
+            made.held[value] = made.held[first]
             continue
         attrs = op.attrs
         if op.kind is OpKind.RESHAPE:
             attrs = ReshapeAttrs(shapes[value])
         elif isinstance(attrs, DimAttrs):
             attrs = DimAttrs(sum((first, d) in kept for d in range(attrs.dim)))
-        place[value] = len(made.types)
-        made = made.append(replace(op, inputs=tuple(place[v] for v in op.inputs), attrs=attrs))
-    return made.returning(tuple(place[v] for v in graph.outputs))
+        made.copy(replace(op, attrs=attrs), (value,))
+    return made.graph.returning(made.places(graph.outputs))
 
 
 def _kept(graph: KernelGraph) -> set[Axis]:
@@ -105,12 +104,10 @@ def _as_read(graph: KernelGraph) -> KernelGraph:
                 read.setdefault(shown[operand], set()).add(graph.types[operand].shape)
     alike = {value: shape for value, (shape, *others) in read.items() if not others}
     inputs = (replace(i, type=replace(i.type, shape=alike.get(v, i.type.shape))) for v, i in enumerate(graph.inputs))
-    made = KernelGraph.start(*inputs)
-    place = {value: value for value in range(graph.input_count)}
+    made = Rewrite(KernelGraph.start(*inputs))
     for op, (value, *_) in graph.definitions():
         if (own := shown.get(value, value)) in alike:
-            place[value] = own
-            continue
-        place[value] = len(made.types)
-        made = made.append(replace(op, inputs=tuple(place[v] for v in op.inputs)))
-    return made.returning(tuple(place[v] for v in graph.outputs))
+            made.held[value] = own
+        else:
+            made.copy(op, (value,))
+    return made.graph.returning(made.places(graph.outputs))
