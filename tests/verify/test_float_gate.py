@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from mirage_nb.errors import OptionError, ShapeError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DimAttrs, DType, Input, KernelGraph, Op, OpKind, TensorType
+from mirage_nb.lang import parse
 from mirage_nb.verify.reals.conditioning import ROUNDING
 from mirage_nb.verify.reals.float_gate import (
     SINGLE,
@@ -147,6 +149,18 @@ def test_partial_sums_of_half_precision_break() -> None:
     errors = {result.name: result.error for result in report.results}
     assert errors["large norms"] == np.inf and errors["all positive"] < 5e-3
     assert "large norms" not in {sample.name for sample in samples(half)}
+
+
+def test_numbers_that_are_scaled_before_they_are_multiplied_break() -> None:
+    """Large numbers times small ones are neither; 64 times the large ones are more than f16 holds."""
+    program = parse("X: f16[16, 16]\nW: f16[16, 16]\nreturn X @ W").graph
+
+    def scaled(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return [rounded(rounded(inputs["X"] * 64, DType.F16) @ inputs["W"] / 64, DType.F16)]
+
+    with np.errstate(invalid="ignore"):
+        assert gate(scaled, samples(program)).broken == ("large beside small inputs",)
+    assert gate(lambda inputs: as_written(program, inputs), samples(program)).ok
 
 
 def unsafe_attention(d: int, s: int) -> KernelGraph:

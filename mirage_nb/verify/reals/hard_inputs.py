@@ -69,20 +69,23 @@ def _wide_range(rng: np.random.Generator, given: Input) -> Array:
     return np.asarray(np.copysign(size, _uniform(rng, shape) - np.float32(0.5)))
 
 
-DRAWS: dict[str, Draw] = {
-    "normal": _scaled(1.0),
-    "large logits": _scaled(12.0),
-    "one large element per row": _one_hot_rows,
-    "near-zero norms": _scaled(1e-3),
-    "large norms": _scaled(100.0),
-    "constant rows": _constant_rows,
-    "all positive": lambda rng, given: _uniform(rng, given.type.shape) + np.float32(0.5),
-    "all negative": lambda rng, given: -_uniform(rng, given.type.shape) - np.float32(0.5),
-    "wide range": _wide_range,
-    "zero rows": _zero_rows,
-    "denormals": lambda rng, given: SMALLEST[given.type.dtype] * (2 * _uniform(rng, given.type.shape) - 1),
+DRAWS: dict[str, tuple[Draw, ...]] = {
+    "normal": (_scaled(1.0),),
+    "large logits": (_scaled(12.0),),
+    "one large element per row": (_one_hot_rows,),
+    "near-zero norms": (_scaled(1e-3),),
+    "large norms": (_scaled(100.0),),
+    "large beside small inputs": (_scaled(2.0**12), _scaled(2.0**-10)),
+    "small beside large inputs": (_scaled(2.0**-10), _scaled(2.0**12)),
+    "constant rows": (_constant_rows,),
+    "all positive": (lambda rng, given: _uniform(rng, given.type.shape) + np.float32(0.5),),
+    "all negative": (lambda rng, given: -_uniform(rng, given.type.shape) - np.float32(0.5),),
+    "wide range": (_wide_range,),
+    "zero rows": (_zero_rows,),
+    "denormals": (lambda rng, given: SMALLEST[given.type.dtype] * (2 * _uniform(rng, given.type.shape) - 1),),
 }
-"""Ways to fill an input; values are rounded to the input's type."""
+"""Ways to fill inputs, which take turns; values are rounded to the input's type. A product of large and small numbers
+is neither, while a kernel that has scaled the large ones before may have left the range of its type."""
 
 SPOILED = {"infinite": np.inf, "undefined": np.nan}
 """What one element of one input may be."""
@@ -167,12 +170,12 @@ def _filled(draw: Draw, rng: np.random.Generator, given: Input, wanted: Range | 
 def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
     """The inputs of this name."""
     rng = np.random.default_rng([seed, *name.encode()])
-    draw = DRAWS.get(name, DRAWS["normal"])
+    ways = DRAWS.get(name, DRAWS["normal"])
     places, wanted = indices(program), ranges(program)
     inputs = {
         i.name: drawn_places(rng, i.type.shape, places[i.name]) if i.name in places
-        else _filled(draw, rng, i, wanted.get(i.name))
-        for i in program.inputs
+        else _filled(ways[number % len(ways)], rng, i, wanted.get(i.name))
+        for number, i in enumerate(program.inputs)
     }  # fmt: skip
     if name in MASKS:
         seen, low = MASKS[name]
