@@ -163,6 +163,15 @@ def test_numbers_that_are_scaled_before_they_are_multiplied_break() -> None:
     assert gate(lambda inputs: as_written(program, inputs), samples(program)).ok
 
 
+def test_variances_of_one_pass_break() -> None:
+    """The mean of squares less the square of the mean loses what is small beside the mean."""
+    head = "X: f32[16, 64]\nM = mean(X, axis=1, keepdims=True)\nreturn (X - M) / sqrt(1e-5 + "
+    once, twice = "mean(X * X, axis=1, keepdims=True) - M * M)", "mean((X - M) * (X - M), axis=1, keepdims=True))"
+    unsafe, program = (parse(head + text).graph for text in (once, twice))
+    assert gate(lambda inputs: as_written(unsafe, inputs), samples(program)).broken == ("rows far from zero",)
+    assert gate(lambda inputs: as_written(program, inputs), samples(program)).ok
+
+
 def unsafe_attention(d: int, s: int) -> KernelGraph:
     program = attention_safe(d=d, s=s).program
     subtract = next(i for i, op in enumerate(program.ops) if op.kind.value == "EwSub")

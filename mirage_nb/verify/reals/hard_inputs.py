@@ -62,6 +62,13 @@ def _constant_rows(rng: np.random.Generator, given: Input) -> Array:
     return np.broadcast_to(_normal(rng, (*shape[:-1], 1) if shape else ()), shape)
 
 
+def _far_rows(rng: np.random.Generator, given: Input) -> Array:
+    """The elements of a row are close to each other, beside how far they are from 0."""
+    shape = given.type.shape
+    center = 64 + 64 * _uniform(rng, (*shape[:-1], 1) if shape else ())
+    return np.asarray(center + np.float32(0.25) * _normal(rng, shape))
+
+
 def _wide_range(rng: np.random.Generator, given: Input) -> Array:
     """Magnitudes from a thousandth to thirty, evenly on a logarithmic scale."""
     shape = given.type.shape
@@ -77,6 +84,7 @@ DRAWS: dict[str, tuple[Draw, ...]] = {
     "large norms": (_scaled(100.0),),
     "large beside small inputs": (_scaled(2.0**12), _scaled(2.0**-10)),
     "small beside large inputs": (_scaled(2.0**-10), _scaled(2.0**12)),
+    "rows far from zero": (_far_rows, _scaled(1.0)),
     "constant rows": (_constant_rows,),
     "all positive": (lambda rng, given: _uniform(rng, given.type.shape) + np.float32(0.5),),
     "all negative": (lambda rng, given: -_uniform(rng, given.type.shape) - np.float32(0.5),),
