@@ -201,8 +201,8 @@ FUNCTIONS: dict[str, Function] = {
 OPERATORS: dict[type[ast.AST], Operator] = {
     row.node: row
     for row in (
-        Operator(ast.Add, "x + y", "the sum", _BROADCAST, lowering.add, "X + G"),
-        Operator(ast.Sub, "x - y", "the difference", _BROADCAST, lowering.subtract, "X - Y"),
+        Operator(ast.Add, "x + y", "the sum", _BROADCAST, masks.added, "X + G"),
+        Operator(ast.Sub, "x - y", "the difference", _BROADCAST, masks.subtracted, "X - Y"),
         Operator(ast.Mult, "x * y", "the product", _BROADCAST, lowering.multiply, "X * G"),
         Operator(ast.Div, "x / y", "the quotient", _BROADCAST, lowering.divide, "X / Y"),
         Operator(ast.MatMult, "x @ y", "the matrix product of the last two dimensions",

@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
-from mirage_nb.ir.dtypes import LARGEST, DType
+from mirage_nb.ir.dtypes import LARGEST, DType, promote
 from mirage_nb.ir.ops import (
     EXACT,
     OPS,
@@ -185,6 +185,48 @@ def where(b: Builder, condition: Value, x: Choice, y: Choice) -> Term:
     if isinstance(y, Infinity):
         return b.emit(OpKind.WHERE, mask, x, attrs=WhereAttrs(infinite=y.sign))
     return b.emit(OpKind.WHERE, mask, x, attrs=WhereAttrs(y.attrs().value))
+
+
+def added(b: Builder, x: Term, y: Term) -> Term:
+    """x + y; beside what a mask leaves out by an infinity the sum is left out, if it is as wide as the other: x +
+    where(m, v, -inf) is where(m, x + v, -inf)."""
+    if not isinstance(x, Number) and not isinstance(y, Number):
+        for one, other in ((x, y), (y, x)):
+            wide = promote(b.dtype(x), b.dtype(y)) is b.dtype(other)
+            if wide and (found := _left_out(b, one)) is not None:
+                mask, inner, infinity = found
+                return where(b, mask, added(b, other, inner), infinity)
+    return add(b, x, y)
+
+
+def subtracted(b: Builder, x: Term, y: Term) -> Term:
+    """x - y; of a mask of a number and an infinity, the infinity stays."""
+    if not isinstance(x, Number) and not isinstance(y, Number) and promote(b.dtype(x), b.dtype(y)) is b.dtype(y):
+        mask, inner, infinity = _left_out(b, x) or (x, x, None)
+        if infinity is not None and isinstance(inner, Number):
+            return where(b, mask, subtract(b, inner, y), infinity)
+    return subtract(b, x, y)
+
+
+_LAID_OUT = (OpKind.ADD, OpKind.CAST, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.SLICE)
+"""What leaves a mask what it is, elsewhere in memory, or adds a number to what stands where it is."""
+
+
+def _left_out(b: Builder, x: Value) -> tuple[Value, Term, Infinity] | None:
+    """The mask, what stands where it is, and the infinity elsewhere, of a tensor that is made so."""
+    op = b.definition(x)
+    if op is not None and isinstance(op.attrs, WhereAttrs) and op.attrs.infinite:
+        mask, held = map(Value, op.inputs)
+        return mask, ONE if mask == held else held, Infinity(op.attrs.infinite)
+    if op is None or op.kind not in _LAID_OUT:
+        return None
+    mask, inner, infinity = _left_out(b, Value(op.inputs[0])) or (x, x, None)
+    if infinity is None or not isinstance(inner, Number):
+        return None
+    if op.kind is OpKind.ADD:
+        number = b.number(Value(op.inputs[1]))
+        return None if number is None else (mask, constants.add(inner, number), infinity)
+    return mask if op.kind is OpKind.CAST else b.emit(op.kind, mask, attrs=op.attrs), inner, infinity
 
 
 def _same_everywhere(b: Builder, mask: Value, *choices: Choice) -> tuple[DType, list[Number | Infinity]] | None:

@@ -55,7 +55,7 @@ def _of(b: Builder, op: Op, known: Mapping[int, Bounds]) -> Bounds | None:
         return 0, op.attrs.extent - 1
     if isinstance(op.attrs, ApplyAttrs) and (held := _formula(b, op, op.attrs.formula)) is not None:
         return held
-    if not op.inputs or (isinstance(op.attrs, WhereAttrs) and op.attrs.infinite):
+    if not op.inputs:
         return None
     given = [known.get(v, (-inf, inf)) for v in op.inputs]
     lows, highs = zip(*given, strict=True)

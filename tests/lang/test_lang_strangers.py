@@ -8,6 +8,7 @@ import pytest
 
 from mirage_nb.errors import MirageError
 from mirage_nb.interp.reference import evaluate
+from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 
 HEAD = "X: f32[4, 6]\nN: f32[2, 4, 6]\nI: f32[2, 3, 4, 8]\nv: f32[6]\nm: bool[4, 6]\n"
@@ -87,10 +88,31 @@ def test_declarations(declared: str) -> None:
     "S.masked_fill(~torch.tril(torch.ones(8, 8, dtype=torch.bool)), -inf)",
     "jnp.where(jnp.tril(jnp.ones((8, 8), dtype=bool)), S, -jnp.inf)",
     "S.at[torch.triu(torch.ones(8, 8), 1) == 1].set(-inf)",
+    "S + torch.triu(torch.full((8, 8), -inf), diagonal=1)",
+    "S + torch.triu(torch.ones(8, 8) * float('-inf'), diagonal=1)",
+    "torch.zeros(8, 8).masked_fill(torch.ones(8, 8).tril() == 0, -inf) + S",
+    "S + np.where(np.tri(8), 0, -np.inf)",
 ])  # fmt: skip
 def test_a_causal_mask_is_one_program_however_it_is_written(masked: str) -> None:
     plain = "where(arange(8)[:, None] >= arange(8), S, -inf)"
     assert parse(f"S: f32[8, 8]\nreturn {masked}").graph == parse(f"S: f32[8, 8]\nreturn {plain}").graph
+
+
+@pytest.mark.parametrize(("written", "plain"), [
+    ("S + (np.where(M, 0, -np.inf) - B)", "where(M, S + (0 - B), -inf)"),
+    ("B + np.where(M, S, -np.inf)", "where(M, B + S, -inf)"),
+    ("f16(S) + np.where(M, 0, -np.inf)", "f16(S) + (where(M, 0, -inf) + 0)"),
+    ("pad(np.where(M, 0, -np.inf), 1, 1, axis=0)[:8] + S", "concat([S[:1], S[1:] + where(M[:7], 0, -inf)], axis=0)"),
+    ("np.where(M, S, -np.inf) - max(S, 1, keepdims=True)", "subtract(where(M, S, -inf), max(S, 1, keepdims=True))"),
+])  # fmt: skip
+def test_what_a_mask_leaves_out_stays_out_of_sums(written: str, plain: str) -> None:
+    head = "S: f32[8, 8]\nM: bool[8, 8]\nB: f32[8, 8]\n"
+    rng = np.random.default_rng(0)
+    given = [rng.uniform(-1, 1, (8, 8)), rng.integers(0, 2, (8, 8)), rng.uniform(-1, 1, (8, 8))]
+    one, other = (parse(f"{head}return {text}").graph for text in (written, plain))
+    np.testing.assert_array_equal(evaluate(one, given), evaluate(other, given))
+    masked = "where" in plain.split("(")[0]
+    assert any(op.kind is OpKind.WHERE for op in one.ops[-1:]) is masked
 
 
 @pytest.mark.parametrize(("written", "plain"), [
