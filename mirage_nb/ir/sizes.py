@@ -116,6 +116,12 @@ def sized(graph: KernelGraph, spans: Sequence[SourceSpan] = ()) -> Sized | None:
     return Sized(size, tuple(dims), tuple(cuts))
 
 
+def output_dims(graph: KernelGraph) -> list[int | None]:
+    """Along which dimension outputs have the size; nothing where there is none. Raises NamedSizeError as `sized`."""
+    places = sized(graph)
+    return [] if places is None else [places.dims[v] for v in graph.outputs]
+
+
 def resized(graph: KernelGraph, extent: int) -> KernelGraph:
     """The graph at an extent: of pre-defined operators a graph like any other; bodies of graph-defined ones stay as
     they are, made for the largest extent. Raises NamedSizeError as `sized`."""

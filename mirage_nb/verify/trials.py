@@ -26,7 +26,7 @@ from mirage_nb.interp.field import FieldInstance, Noted, evaluate, random_inputs
 from mirage_nb.interp.instance import CPU, Device
 from mirage_nb.interp.primes import PRIMES
 from mirage_nb.ir import KernelGraph, Size, TensorType
-from mirage_nb.ir.sizes import sized
+from mirage_nb.ir.sizes import output_dims
 from mirage_nb.verify.fields.bound import trial_bound
 from mirage_nb.verify.fields.drawn import Candidate, Program, draw_trial, is_small, known_program, trial_seed
 from mirage_nb.verify.fields.large import Believed, DeviceFault
@@ -153,17 +153,11 @@ def _check_inputs(program: KernelGraph, candidate: KernelGraph) -> None:
                 f"input {name} is {ours} in the program and {theirs} in the candidate",
                 hint="only graphs with the same inputs can be compared",
             )
-    if _sized(program) != _sized(candidate):
+    if output_dims(program) != output_dims(candidate):
         raise VerificationError(
             "outputs have the size that is known at launch in other dimensions than the program's",
             hint="outputs stand in order",
         )
-
-
-def _sized(graph: KernelGraph) -> list[int | None]:
-    """Along which dimension outputs have the size that is known at launch; nothing where there is none."""
-    places = sized(graph)
-    return [] if places is None else [places.dims[v] for v in graph.outputs]
 
 
 def _shown(given: tuple[TensorType, Size | None] | None) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from mirage_nb.errors import ProofError
+from mirage_nb.errors import NamedSizeError, ProofError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.verify.defined.domain import Need
@@ -186,3 +188,18 @@ def test_signs_by_facts():
     assert not here.holds(Need.NONZERO, entry("X", ((("X.0", -1001),),)))  # of one row, and of all
     with pytest.raises(ProofError, match="nowhere"):
         Facts([(Need.NONZERO, mul(num(0), X))]).known()
+
+
+def test_proofs_are_of_graphs_with_the_same_sizes_known_at_launch() -> None:
+    """What is equal at eight rows need not be at five, where a graph adds up its rows, or has always eight."""
+    rows, sized = "X: f32[8, 4]\n", "B: size(8)\nX: f32[B, 4]\n"
+    plain, doubled, summed = (
+        parse(rows + text).graph
+        for text in ("return 2 * X", "return X + X", "S = sum(X, axis=0, keepdims=True)\nreturn 2 * X + S - S")
+    )
+    program = parse(f"{sized}return 2 * X").graph
+    for mugraph, error in ((doubled, ProofError), (replace(summed, inputs=program.inputs), NamedSizeError)):
+        proof = prove(plain, replace(mugraph, inputs=plain.inputs))
+        assert isinstance(proof, Proof)
+        with pytest.raises(error):
+            check(proof, program, mugraph)

@@ -71,7 +71,8 @@ def check(
     *,
     assume: Mapping[str, Iterable[str]] = MappingProxyType({}),
 ) -> None:
-    """Raise ProofError, naming the step, unless the proof holds for these two graphs; GraphError if one is not legal.
+    """Raise ProofError, naming the step, unless the proof holds for these two graphs; GraphError if one is not legal,
+    NamedSizeError as `prove`.
 
     Args:
         assume: properties of functions that the caller takes for granted; a proof that says more is refused with an

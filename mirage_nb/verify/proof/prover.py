@@ -94,6 +94,7 @@ def prove(
     Raises:
         OptionError: a property that there is none of, one that numbers refute, or no time.
         GraphError: a graph breaks Definition 2.1.
+        NamedSizeError: a graph does not compute elements along a size that is known at launch apart from each other.
     """
     known = MappingProxyType({function: frozenset(names) for function, names in properties.items()})
     for name in sorted(frozenset().union(*known.values()) - PROPERTY_NAMES):

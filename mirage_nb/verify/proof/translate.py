@@ -40,6 +40,7 @@ from mirage_nb.ir import (
     legality,
 )
 from mirage_nb.ir.fields import write_attrs
+from mirage_nb.ir.sizes import output_dims
 from mirage_nb.verify.defined import domain
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axes import Parts, Scope, leaves, scoped
@@ -146,8 +147,9 @@ def translate(
 
 
 def check_pair(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...]) -> None:
-    """Raise ProofError for graphs of other inputs or outputs, or too large ones, GraphError for an illegal one."""
-    if {i.name: i.type for i in program.inputs} != {i.name: i.type for i in mugraph.inputs}:
+    """Raise ProofError for graphs of other inputs or outputs, or too large ones, GraphError for an illegal one,
+    NamedSizeError for one that does not keep elements along a size that is known at launch apart."""
+    if {i.name: (i.type, i.size) for i in program.inputs} != {i.name: (i.type, i.size) for i in mugraph.inputs}:
         raise ProofError("the graphs do not have the same inputs")
     if sorted(outputs) != list(range(len(program.outputs))) or len(mugraph.outputs) != len(program.outputs):
         raise ProofError("the outputs of the graphs are not paired one to one")
@@ -158,6 +160,9 @@ def check_pair(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, .
         if sum(1 + len(op.body.ops if op.body else ()) for op in graph.ops) > MAX_OPERATORS:
             raise ProofError(f"a graph of more than {MAX_OPERATORS} operators")
         legality.check(graph)
+    dims = output_dims(mugraph)
+    if output_dims(program) != [dims[other] for other in outputs if dims]:
+        raise ProofError("outputs have the size that is known at launch in other dimensions than the program's")
 
 
 def _branches(parts: Parts, number: Callable[[], int]) -> list[Branch]:
