@@ -74,6 +74,8 @@ WHOLE: Mapping[str, Sample] = {
     "softmax by hand": Sample(
         "X: f32[8,100]\nreturn exp(X) / sum(exp(X), axis=-1, keepdims=True)", "softmax", ("torch",)
     ),
+    "cumsum": Sample("X: f32[8,1000]\nreturn cumsum(X, axis=1)", "running_sum", ("torch",), {"dim": 1}),
+    "cumsum of columns": Sample("X: bf16[3,64,40]\nreturn cumsum(X, axis=1)", "running_sum", ("torch",), {"dim": 1}),
     "log_softmax": Sample("X: bf16[8,1000]\nreturn log_softmax(X)", "log_softmax", ("torch",), {"dim": 1}),
     "layer_norm": Sample(
         "X: f16[8,256]\nG: f16[256]\nB: f16[256]\nreturn layer_norm(X, G, B, eps=1e-5)", "norm", ("torch",),
@@ -130,6 +132,9 @@ WHOLE: Mapping[str, Sample] = {
 """By name."""
 
 OTHERWISE: Mapping[str, str] = {
+    "sums of what follows": "X: f32[8,64]\nreturn X @ where(arange(64)[:, None] >= arange(64), 1, 0)",
+    "sums of what is before": "X: f32[8,64]\nreturn X @ where(arange(64)[:, None] < arange(64), 1, 0)",
+    "sums of every other": "X: f32[8,64]\nreturn X @ where(2 * arange(64)[:, None] <= arange(64), 1, 0)",
     "the probabilities are an output": f"{_QKV}\nP = softmax(Q @ K.T)\nreturn P, P @ V",
     "softmax over queries": f"{_QKV}\nreturn softmax(Q @ K.T, axis=1) @ V",
     "a mask of numbers": _attention("where(arange(64)[:, None] >= arange(64), Q @ K.T, -1)"),

@@ -38,6 +38,7 @@ class ResidentText:
         assert isinstance(scope.plan.strategy, Resident)
         self.out, self.scope, self.dependence, self.outputs = out, scope, dependence, outputs
         self.resident = scope.plan.strategy
+        self.viewed = {value: scope.shape(view) for value, view in self.resident.viewed}
         self.scratch = 0
         self.tops: set[int] = set()
         self.inputs = {
@@ -137,13 +138,15 @@ class ResidentText:
 
     def _shape(self, value: int) -> tuple[int, ...]:
         """How the tile has a value's elements."""
+        if value in self.viewed:
+            return self.viewed[value]
         return self.resident.kept if value in self.resident.turned else self.scope.shape(value)
 
     def _place(self, value: int, index: Multi) -> Multi:
         """Where an element of the tile lies in a value."""
-        at = broadcast_index(index, self._shape(value))
-        lies = self.scope.shape(value)
-        return unravel(linear(at, self.resident.kept), lies) if value in self.resident.turned else at
+        shape, lies = self._shape(value), self.scope.shape(value)
+        at = broadcast_index(index, shape)
+        return at if shape == lies else unravel(linear(at, shape), lies)
 
     def _loads(self, values: list[int], kept: Multi) -> None:
         """Everything is asked for before anything is used."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OutSaverAttrs
 from mirage_nb.tile.program import LANES
-from mirage_nb.tile.register_resident import WIDTHS, busy_lanes, hold, row_lanes, row_slots, turned
+from mirage_nb.tile.register_resident import WIDTHS, busy_lanes, hold, row_lanes, row_slots, turned, views
 from mirage_nb.tile.sketch import REDUCTIONS, Sketch
 
 
@@ -26,8 +26,8 @@ class Resident:
     the reduced axes, or all of them. lanes: threads that share a reduction (1: a thread has all of it). warps: as many
     as there is work for. behind: inputs that are asked for behind the reductions: registers that they would fill while
     others are on their way let more blocks run at once. turned: values that lie otherwise than the results of rows that
-    they have an element for each of. together: whether all blocks run side by side, each waiting for what it asked for
-    alone.
+    they have an element for each of. viewed: loaded values, and the reshaped ones that they are read as. together:
+    whether all blocks run side by side, each waiting for what it asked for alone.
     """
 
     tile: tuple[int, ...]
@@ -38,6 +38,7 @@ class Resident:
     warps: int
     behind: frozenset[int] = frozenset()
     turned: frozenset[int] = frozenset()
+    viewed: tuple[tuple[int, int], ...] = ()
     together: bool = True
 
     @property
@@ -90,15 +91,16 @@ def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 
         return None
     tile, width, results = tuple(map(int, found.tile)), int(found.width), int(found.results)
     dims = tuple(len(tile) + axis for axis in found.axes)
-    together = not at_once or math.prod(block.grid) <= at_once
+    together, viewed = not at_once or math.prod(block.grid) <= at_once, tuple(views(sketch).items())
     if found.rows:
         lanes = int(busy_lanes(tile[-1], row_lanes(results, warps), width))
         behind = frozenset[int]() if together else _behind(block)
         slots = int(row_slots(tile[-1], lanes, width))
         lie = frozenset(turned(sketch) or ())
-        return Resident(tile, dims, width, slots, lanes, lanes * results // LANES, behind, lie, together)
+        return Resident(tile, dims, width, slots, lanes, lanes * results // LANES, behind, lie, viewed, together)
     busy = _busy_warps(math.ceil(results / width), warps)
-    return Resident(tile, dims, width, math.prod(tile[dim] for dim in dims), 1, busy, together=together)
+    slots = math.prod(tile[dim] for dim in dims)
+    return Resident(tile, dims, width, slots, 1, busy, viewed=viewed, together=together)
 
 
 def _busy_warps(vectors: int, warps: int) -> int:

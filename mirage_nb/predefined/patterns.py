@@ -1,4 +1,4 @@
-"""What several pre-defined operators compute together: softmax, norms, attention, linear layers.
+"""What several pre-defined operators compute together: softmax, running sums, norms, attention, linear layers.
 
 In: a value of a kernel graph. Out: what it is (`Found`: the tensors that it is computed from, and numbers), or None.
 Invariant: what is found equals the operators over the reals, and has their types at its ends; between them a kernel
@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_nb.ir import HALVES, DType, OpKind, WhereAttrs
-from mirage_nb.predefined.masks import Band, band
+from mirage_nb.predefined.masks import Band, band, is_running
 from mirage_nb.predefined.reading import Reading
 
 FLOATS = HALVES | {DType.F32}
@@ -56,6 +56,16 @@ def log_softmax(r: Reading, value: int) -> Found | None:
     if op is None or total is None or raised is None or raised.inputs[0] != op.inputs[0]:
         return None
     return _along(r, _unshifted(r, op.inputs[0], total[1]), value, total[1])
+
+
+def running_sum(r: Reading, value: int) -> Found | None:
+    """The sums of x up to each element, along the last dimension or the one before it: a product with a triangle."""
+    back = r.transposed(value)
+    product = r.op(value if back is None else back, OpKind.MATMUL)
+    x = product.inputs[0] if product is not None and is_running(r, product.inputs[1]) else None
+    if x is not None and back is not None:
+        x = r.transposed(x)
+    return _along(r, x, value, len(r.shape(value)) - (1 if back is None else 2)) if x is not None else None
 
 
 def _unshifted(r: Reading, value: int, dim: int) -> int:

@@ -267,6 +267,7 @@ ROWS: Mapping[str, Row] = {
     "group_norm": Row(patterns.group_norm, {"torch": Way(_always, passes=10.0, kernels=3)}, _none, at_any_size=False),
     "softmax": Row(patterns.softmax, {"torch": Way(_always, passes=2.4)}, _none),
     "log_softmax": Row(patterns.log_softmax, {"torch": Way(_always, passes=2.4)}, _none),
+    "running_sum": Row(patterns.running_sum, {"torch": Way(_always, passes=2.4)}, _none),
     "norm": Row(patterns.norm, {"torch": Way(_always, passes=2.5, kernels=2)}, _none),
     "linear": Row(
         patterns.linear,

@@ -25,7 +25,7 @@ from mirage_nb.search.saturation.values import DATA, TILE, Node, Operator, Type
 
 Layout = tuple[int | None, ...]
 """The axis of every dimension; None for extent 1."""
-FOLDS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.MATMUL})
+FOLDS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM, OpKind.MATMUL})
 """Operators of a program over axes that fold one."""
 
 
@@ -295,6 +295,9 @@ class _Writer:
                 return self._folded(op.kind, layouts[0][folded_dim(op)], args[0])
             case OpKind.MAX:
                 return self._folded(op.kind, layouts[0][folded_dim(op)], args[0])
+            case OpKind.RESCALED_SUM:
+                self._require(args[0], set(layouts[0][folded_dim(op)]), "a rescaled sum")
+                return self._rescaled(layouts[0][folded_dim(op)], *args)
             case OpKind.MATMUL:
                 return self._matmul(layouts[0][-1], args[0], args[1])
             case OpKind.CONCAT_MATMUL:
@@ -316,6 +319,14 @@ class _Writer:
             if axis in self._has[value]:
                 self._folds.add(axis)
                 value = self._emit(Operator(kind, axis=axis), (value,))
+        return value
+
+    def _rescaled(self, dim: Sequence[int], value: int, shift: int) -> int:
+        """A rescaled sum along every axis of a dimension: what is left of the shift is its maximum."""
+        for place, axis in enumerate(reversed(dim), 1):
+            self._folds.add(axis)
+            value = self._emit(Operator(OpKind.RESCALED_SUM, axis=axis), (value, shift))
+            shift = self._folded(OpKind.MAX, [axis], shift) if place < len(dim) else shift
         return value
 
     def _matmul(self, dim: Sequence[int], left: int, right: int) -> int:

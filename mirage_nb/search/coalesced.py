@@ -39,10 +39,12 @@ Gap = tuple[int, int]
 def coalesced(program: KernelGraph, apart: Collection[Gap] = ()) -> KernelGraph:
     """The program in as few dimensions as say the same; itself, where these are all that it has, or where an output
     would be an input, or another output. An extent that is known at launch stays outermost in what it becomes part of.
+    Places that are counted for several operators are counted for each: those of rows are no columns.
 
     apart: gaps of inputs whose elements do not lie one after the other there. Raises NamedSizeError as
     `ir.sizes.sized`.
     """
+    program = _counted_apart(program)
     if all(len(t.shape) < LEAST_RANK for t in program.types):
         return program
     gaps = _Gaps(program, apart)
@@ -51,6 +53,24 @@ def coalesced(program: KernelGraph, apart: Collection[Gap] = ()) -> KernelGraph:
     made = _Writer(program, gaps).write()
     own = {*made.outputs} - {*range(made.input_count)}
     return made if len(own) == len(program.outputs) else program
+
+
+def _counted_apart(program: KernelGraph) -> KernelGraph:
+    """The program with numbers of places for each operator that reads some."""
+    uses, again = program.uses(), set[int]()
+    counting = {
+        value: op for op, (value, *_) in program.definitions() if op.kind is OpKind.ARANGE and len({*uses[value]}) > 1
+    }
+    if not counting:
+        return program
+    made = Rewrite(KernelGraph.start(*program.inputs))
+    for op, (value, *_) in program.definitions():
+        for read in counting.keys() & {*op.inputs}:
+            if read in again:
+                made.copy(counting[read], (read,))
+            again.add(read)
+        made.copy(op, (value,))
+    return made.returning(program)
 
 
 def restored(graph: KernelGraph, program: KernelGraph) -> KernelGraph:

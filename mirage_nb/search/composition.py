@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.predefined import matches
-from mirage_nb.search import one_row
+from mirage_nb.search import one_row, squares
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.coalesced import coalesced, restored
@@ -28,7 +28,7 @@ from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import small_program, tiny_extents
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
-from mirage_nb.search.wide_rows import Longest, folds, in_parts
+from mirage_nb.search.wide_rows import PART, Longest, folds, in_parts
 from mirage_nb.targets import Target
 from mirage_nb.tile.register_resident import LONGEST_COLUMN
 from mirage_nb.tile.sharing import SUM_BYTES
@@ -37,10 +37,10 @@ OWN_OPERATORS = "the program's own operators"
 LIBRARY_AND_FUSED = "library products, the rest fused"
 LIBRARY_KERNELS = "library kernels, the rest fused"
 ROWS_FUSED = "products of one row fused"
-COLUMNS_FUSED = "columns folded in parts"
+COLUMNS_FUSED = "columns and long rows folded in parts"
 UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, COLUMNS_FUSED})
 """The configurations of candidates that nobody searched for."""
-COMPOSED_ROWS = ("attention", "group_norm", "softmax", "log_softmax", "linear")
+COMPOSED_ROWS = ("attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
 fuses with what stands around them."""
 RENAMES = frozenset({OpKind.RESHAPE, OpKind.CONST})
@@ -71,23 +71,22 @@ def library_and_fused(
     limits: Limits = NO_LIMITS,
     seed: int = 0,
     rows: Sequence[str] = (),
-    said_as: Wording | None = None,
+    said_as: Sequence[Wording] = (),
 ) -> Composition | None:
     """Library products, library kernels of these rows, and generated kernels between them, in as few dimensions as say
     the program; None where that is the program itself, or no kernel is of these rows, if there are any. said_as: other
     words for the program first; None where it has nothing to say with them."""
     fewest = coalesced(program)
-    if said_as is not None and not said_as.replaced(fewest):
+    if said_as and not any(wording.replaced(fewest) for wording in said_as):
         return None
     widest = Longest(row=target.shared_per_block // SUM_BYTES)
-    wordings = ([said_as] if said_as is not None else []) + ([] if rows and said_as is None else [_rows(widest)])
-    said, pairs = _said(fewest, wordings, seed)
+    said, pairs = _said(fewest, [*said_as, *([] if rows and not said_as else [_rows(widest)])], seed)
     library = matches(said, rows) if rows else ()
-    if said_as is None and rows and not library:
+    if rows and not said_as and not library:
         return None
     whole = {match.output for match in library}
     computed: list[tuple[Part, Instance]] = []
-    grain = said_as.grain if said_as is not None else COMPOSED
+    grain = said_as[-1].grain if said_as else COMPOSED
     for piece in partition(said, target, grain, library=library):
         computed.append(_computed(piece, target, limits, seed, bool(whole.intersection(piece.writes))))
     fused = any(part.structure is not None for part, _ in computed)
@@ -119,7 +118,7 @@ class Wording:
     grain: Grain = COMPOSED
 
 
-ONE_ROW = Wording(one_row.products, one_row.as_sums, one_row.as_sums)
+ONE_ROW = (Wording(one_row.products, one_row.as_sums, one_row.as_sums),)
 """Products of one row are no library's."""
 
 
@@ -129,14 +128,18 @@ def _rows(longest: Longest) -> Wording:
     return Wording(lambda p: folds(p, longest), lambda p: in_parts(p, longest), lambda p: in_parts(p, tiny))
 
 
-_LONG, _TINY = Longest(column=LONGEST_COLUMN), Longest(column=1, column_part=TINY_PART)
-COLUMNS = Wording(
-    lambda p: folds(p, _LONG),
-    lambda p: in_parts(p, _LONG),
-    lambda p: in_parts(p, _TINY),
-    replace(COMPOSED, column=LONGEST_COLUMN),
+_LONG = Longest(row=PART, column=LONGEST_COLUMN)
+_TINY = Longest(row=1, part=TINY_PART, column=1, column_part=TINY_PART)
+COLUMNS = (
+    Wording(squares.of_more, squares.about_own, squares.about_own),
+    Wording(
+        lambda p: folds(p, _LONG),
+        lambda p: in_parts(p, _LONG),
+        lambda p: in_parts(p, _TINY),
+        replace(COMPOSED, row=PART, column=LONGEST_COLUMN),
+    ),
 )
-"""Columns that no thread holds, in parts."""
+"""Columns that no thread holds, and rows that registers hardly do, in parts."""
 
 
 def _said(program: KernelGraph, wordings: Sequence[Wording], seed: int) -> tuple[KernelGraph, list[Pair]]:

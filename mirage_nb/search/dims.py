@@ -235,8 +235,8 @@ class Dims:
             return ()
         read = [self.copies[r].layout for r in copy.reads]
         match op.kind:
-            case OpKind.SUM | OpKind.MAX:
-                return read[0][folded_dim(op)]
+            case OpKind.SUM | OpKind.MAX | OpKind.RESCALED_SUM:
+                return tuple(symbol for layout in read for symbol in layout[folded_dim(op)])
             case OpKind.MATMUL:
                 return read[0][-1] + read[1][-2]
             case OpKind.CONCAT_MATMUL:
@@ -291,9 +291,9 @@ class Dims:
         match op.kind:
             case OpKind.CONST:
                 return ()
-            case OpKind.SUM | OpKind.MAX:
-                dim = folded_dim(op)
-                return (*layouts[0][:dim], (), *layouts[0][dim + 1 :])
+            case OpKind.SUM | OpKind.MAX | OpKind.RESCALED_SUM:
+                layout, dim = self._aligned(op, layouts), folded_dim(op)
+                return (*layout[:dim], (), *layout[dim + 1 :])
             case OpKind.MATMUL:
                 return self._product(op, layouts[0], layouts[1])
             case OpKind.CONCAT_MATMUL:

@@ -54,12 +54,14 @@ class Grain:
         operators: most operators of a piece of several, views and constants apart.
         products: most products among them.
         looped: whether their kernels may have loops; else a block holds what it computes as a whole.
-        column: most elements that are folded along an outer dimension, if something is joined with that.
+        row, column: most elements that are folded along the innermost dimension, or another, if something is joined
+            with that.
     """
 
     operators: int
     products: int
     looped: bool = True
+    row: float = math.inf
     column: float = math.inf
 
 
@@ -253,7 +255,7 @@ class _Partition:
         ops = [self.maker[v] for v in members if self.maker[v].kind not in FREE]
         if len(ops) > 1 and not self.grain.looped and (any(map(self._is_long_join, members)) or self._uneven(members)):
             return False
-        if len(ops) > 1 and self.grain.column < math.inf and self._folds_more(members):
+        if len(ops) > 1 and min(self.grain.row, self.grain.column) < math.inf and self._folds_more(members):
             return False
         return len(ops) <= self.grain.operators and sum(is_heavy(self.graph, op) for op in ops) <= self.grain.products
 
@@ -268,18 +270,19 @@ class _Partition:
         return len(counts) > 1 and len(folded) > 1
 
     def _folds_more(self, members: frozenset[int]) -> bool:
-        """Whether a group has more elements for each result that is folded along an outer dimension than stay
-        together: a block that computes one of these reads all of them."""
-        folded = [self.graph.types[value].elements for value in members if self._is_column(self.maker[value])]
-        held = members.union(*(self._read(value, members) for value in members)) if folded else members
+        """Whether a group has more elements for each result of a fold than stay together: a block that computes one of
+        these reads all of them."""
+        limits = {value: limit for value in members if (limit := self._most(self.maker[value])) < math.inf}
+        held = members.union(*(self._read(value, members) for value in members)) if limits else members
         most = max(self.graph.types[value].elements for value in held)
-        return most > self.grain.column * min(folded, default=most)
+        return any(most > limit * self.graph.types[value].elements for value, limit in limits.items())
 
-    def _is_column(self, op: Op) -> bool:
-        """Whether it folds an outer dimension."""
+    def _most(self, op: Op) -> float:
+        """How many elements an operator may fold beside others."""
         if Trait.REDUCTION not in OPS[op.kind].traits or not isinstance(op.attrs, DimAttrs):
-            return False
-        return op.attrs.dim < len(self.graph.types[op.inputs[0]].shape) - 1
+            return math.inf
+        is_row = op.attrs.dim == len(self.graph.types[op.inputs[0]].shape) - 1
+        return self.grain.row if is_row else self.grain.column
 
     def _read(self, value: int, members: frozenset[int]) -> set[int]:
         """What a group reads for a value; where it reads nothing, the value."""

@@ -3,9 +3,10 @@ compute of them.
 
 In: a tensor program, and how many elements of a row one block may hold, or of a column, along an outer dimension, one
 thread. Out: the same program in which sums and maxima of longer ones are those of equal parts first, and then of what
-the parts gave. Squares about the mean of their own row are summed about the means of its parts, and how far these lie
-from it is added (Chan, Golub and LeVeque 1979): so the parts are read once for the mean and for the variance, and
-nothing cancels. Invariant: over the real numbers the program stays what it was.
+the parts gave. What is summed about a value of the whole row is summed about one of its part first, so that the parts
+are read once for both: squares about a mean about the means of the parts, and how far these lie from it is added (Chan,
+Golub and LeVeque 1979), so that nothing cancels; exponentials below a maximum below those of the parts, and these sums
+are rescaled (Milakov and Gimelshein 2018). Invariant: over the real numbers the program stays what it was.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fractions import Fraction
 
 from mirage_nb.ir import ConstAttrs, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs
 from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.search.squares import squared
 
 PART = 16384
 """Elements of a part at most: threads of a block hold them in registers."""
@@ -25,7 +27,7 @@ LEAST, BUSY = 1024, 256
 """Where there are fewer parts than `BUSY`, they are smaller, down to so many elements."""
 COLUMN_PART = 64
 """Elements of a part of a column at most: of so many a thread holds whole vectors of 16 bytes."""
-FOLDS = frozenset({OpKind.SUM, OpKind.MAX})
+FOLDS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class _Rewriting(Rewrite[KernelGraph]):
         super().__init__(KernelGraph.start(*program.inputs))
         self.program, self.longest = program, longest
         self.maker = {values[0]: op for op, values in program.definitions()}
-        self.sums: dict[tuple[int, int], int] = {}
+        self.folds: dict[tuple[OpKind, int, int], int] = {}
 
     def made(self) -> KernelGraph:
         """The program in parts."""
@@ -78,7 +80,7 @@ class _Rewriting(Rewrite[KernelGraph]):
         extent, is_row = shape[dim], dim == len(shape) - 1
         longest, part = (self.longest.row, self.longest.part) if is_row else (
             self.longest.column, self.longest.column_part)  # fmt: skip
-        if extent <= longest:
+        if extent <= longest or any(self.program.types[v].shape[dim] != extent for v in op.inputs):
             return 0
         able = [n for n in range(2, min(part, extent // 2) + 1) if extent % n == 0]
         enough = max(LEAST, math.prod(shape) // BUSY) if is_row else part
@@ -86,35 +88,40 @@ class _Rewriting(Rewrite[KernelGraph]):
 
     def sources(self, op: Op) -> tuple[int, ...]:
         """What a fold in parts is made of."""
-        found = self._centred(op) if op.kind is OpKind.SUM else None
-        return (found[0] if found else op.inputs[0],)
+        found = self._centred(op) or self._below(op)
+        return (found[0],) if found else op.inputs
 
     def _folded(self, op: Op, dim: int, parts: int) -> int:
-        source = op.inputs[0]
-        if op.kind is OpKind.SUM and (found := self._centred(op)) is not None:
+        if (found := self._centred(op)) is not None:
             return self._squares(*found, dim, parts)
-        if op.kind is OpKind.SUM:
-            made = self._sums(source, dim, parts)
+        if (row := self._below(op)) is not None:
+            shifts = self._part_folds(OpKind.MAX, row[0], dim, parts)
+            away = self._append(OpKind.SUB, self._cut(row[0], dim, parts), shifts)
+            made, source = self._fold(OpKind.SUM, 1, self._append(OpKind.EXP, away)), row[0]
+        elif op.kind is OpKind.RESCALED_SUM:
+            source, shift = op.inputs
+            shifts = self._part_folds(OpKind.MAX, shift, dim, parts)
+            made = self._fold(op.kind, 1, self._cut(source, dim, parts), self._cut(shift, dim, parts))
         else:
-            made = self._fold(op.kind, self._cut(source, dim, parts), 1)
-        return self._fold(op.kind, self._gathered(made, source, dim, parts), dim)
+            (source,) = op.inputs
+            made = self._part_folds(op.kind, source, dim, parts)
+            return self._fold(op.kind, dim, self._gathered(made, source, dim, parts))
+        gathered = (self._gathered(value, source, dim, parts) for value in (made, shifts))
+        return self._fold(OpKind.RESCALED_SUM, dim, *gathered)
 
     def _squares(self, row: int, mean: int, dim: int, parts: int) -> int:
         """The squares about the mean of a row, summed."""
         extent = self.program.types[row].shape[dim] // parts
-        means = self._multiplied(self._sums(row, dim, parts), Fraction(1, extent))
-        inside = self._fold(OpKind.SUM, self._square(self._append(OpKind.SUB, self._cut(row, dim, parts), means)), 1)
+        means = self._multiplied(self._part_folds(OpKind.SUM, row, dim, parts), Fraction(1, extent))
+        inside = self._fold(OpKind.SUM, 1, self._square(self._append(OpKind.SUB, self._cut(row, dim, parts), means)))
         away = self._append(OpKind.SUB, self._gathered(means, row, dim, parts), self.held[mean])
-        between = self._fold(OpKind.SUM, self._square(away), dim)
-        total = self._fold(OpKind.SUM, self._gathered(inside, row, dim, parts), dim)
+        between = self._fold(OpKind.SUM, dim, self._square(away))
+        total = self._fold(OpKind.SUM, dim, self._gathered(inside, row, dim, parts))
         return self._append(OpKind.ADD, total, self._multiplied(between, Fraction(extent)))
 
     def _centred(self, fold: Op) -> tuple[int, int] | None:
         """The row and its mean, if a sum is of the squares of how far its elements lie from it."""
-        op = self.maker.get(fold.inputs[0])
-        if op is None or not (op.kind is OpKind.SQR or (op.kind is OpKind.MUL and len({*op.inputs}) == 1)):
-            return None
-        away = self.maker.get(op.inputs[0])
+        away = squared(self.maker, fold.inputs[0]) if fold.kind is OpKind.SUM else None
         if away is None or away.kind is not OpKind.SUB:
             return None
         row, mean = away.inputs
@@ -129,6 +136,17 @@ class _Rewriting(Rewrite[KernelGraph]):
         exact = isinstance(factor.attrs, ConstAttrs) and factor.attrs.value == Fraction(1, extent)
         return (row, mean) if exact else None
 
+    def _below(self, fold: Op) -> tuple[int] | None:
+        """The row, if a sum is of the exponentials of how far its elements lie below the largest."""
+        raised = self.maker.get(fold.inputs[0])
+        away = self.maker.get(raised.inputs[0]) if raised is not None and raised.kind is OpKind.EXP else None
+        if fold.kind is not OpKind.SUM or away is None or away.kind is not OpKind.SUB:
+            return None
+        row, shift = away.inputs
+        top = self.maker.get(shift)
+        found = top is not None and top.kind is OpKind.MAX and (top.inputs, top.attrs) == ((row,), fold.attrs)
+        return (row,) if found else None
+
     # -- operators -------------------------------------------------------------------------------------
 
     def _append(self, kind: OpKind, *inputs: int) -> int:
@@ -140,14 +158,14 @@ class _Rewriting(Rewrite[KernelGraph]):
     def _multiplied(self, value: int, factor: Fraction) -> int:
         return self._append(OpKind.MUL, value, self.add(Op(OpKind.CONST, (), ConstAttrs(factor))))
 
-    def _fold(self, kind: OpKind, value: int, dim: int) -> int:
-        return self.add(Op(kind, (value,), DimAttrs(dim)))
+    def _fold(self, kind: OpKind, dim: int, *values: int) -> int:
+        return self.add(Op(kind, values, DimAttrs(dim)))
 
-    def _sums(self, row: int, dim: int, parts: int) -> int:
-        """The sums of the parts of the rows of a value of the program, made once."""
-        if (row, dim) not in self.sums:
-            self.sums[row, dim] = self._fold(OpKind.SUM, self._cut(row, dim, parts), 1)
-        return self.sums[row, dim]
+    def _part_folds(self, kind: OpKind, row: int, dim: int, parts: int) -> int:
+        """The sums or maxima of the parts of the rows of a value of the program, made once."""
+        if (kind, row, dim) not in self.folds:
+            self.folds[kind, row, dim] = self._fold(kind, 1, self._cut(row, dim, parts))
+        return self.folds[kind, row, dim]
 
     def _cut(self, row: int, dim: int, parts: int) -> int:
         """A value of the program with rows of its own for the parts, of what it is a view of."""

@@ -66,14 +66,14 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     extents of tensors over whose ends tiles hang, which no vector may cross."""
     reductions = [node for node in sketch.nodes if node.kind in REDUCTIONS]
     axes = tuple(sorted({node.along for node in reductions}))
-    back = turned(sketch)
+    back, viewed = turned(sketch), views(sketch)
     if sketch.looped or back is None or not all(map(_simple, sketch.nodes)):
         return None
     if (back and axes != (-1,)) or (len(axes) > 1 and any(n.kind is OpKind.RESCALED_SUM for n in reductions)):
         return None
     saved = _saved(sketch)
     made = (value for node in sketch.nodes if node.kind is not OpKind.RESHAPE for value in node.makes)
-    shapes = {value: tuple(extents(back.get(value, value))) for value in made}
+    shapes = {value: tuple(extents(viewed.get(value, back.get(value, value)))) for value in made}
     tile = _common(list(shapes.values()))
     if any(len(shapes[value]) != len(tile) for value in saved):
         return None
@@ -82,6 +82,9 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
         for own, most in zip(reversed(shape), reversed(tile), strict=False):
             able = able & (np.equal(own, 1) | np.equal(own, most))
     found = Holding(tile, axes, False, 0)
+    for value in viewed:  # of vectors, whole ones
+        inner = _extent(shapes[value], -1)
+        able = able & (np.equal(inner, 1) | np.equal(inner, _extent(extents(value), -1)))
     for value in back:  # one element for each result of the reductions
         own = _product(extents(value))
         able = able & np.equal(_extent(shapes[value], -1), 1) & np.equal(own, _product(shapes[value]))
@@ -119,12 +122,33 @@ def _simple(node: Node) -> bool:
     return node.elementwise or node.kind in _SIMPLE or node.kind in REDUCTIONS
 
 
+def views(sketch: Sketch) -> dict[int, int]:
+    """What is loaded to be reshaped, and what is computed of it, element by element, before: by the only value that is
+    read of it. Threads load it as that lies."""
+    found: dict[int, int] = {}
+    for node in sketch.nodes:
+        if node.kind is OpKind.RESHAPE and (chain := _loaded_chain(sketch, node.reads[0])):
+            readers = {sketch.nodes[reader].kind for reader in sketch.uses[node.makes[0]]}
+            if readers.isdisjoint((OpKind.RESHAPE, OpKind.OUT_SAVER)):
+                found |= dict.fromkeys(chain, node.makes[0])
+    return found
+
+
+def _loaded_chain(sketch: Sketch, value: int) -> list[int]:
+    """A value that only its reader reads, and what it is computed from, if all of that is loaded; else nothing."""
+    node = sketch.nodes[sketch.defined[value]]
+    if len(sketch.uses[value]) > 1 or not (node.elementwise or node.kind is OpKind.IN_ITER):
+        return []
+    chains = [_loaded_chain(sketch, read) for read in node.reads if not sketch.nodes[sketch.defined[read]].literal]
+    return [value, *(v for chain in chains for v in chain)] if all(chains) else []
+
+
 def turned(sketch: Sketch) -> dict[int, int] | None:
     """Values that lie turned, a result of each row along a line, say: what is computed from a reshaped value, and what
-    is loaded for that or reshaped itself; each with a value whose extents it has. None where a reshaped value is read
-    otherwise."""
+    is loaded for that; each with a value whose extents it has. None where a reshaped value is read otherwise."""
     renamed: dict[int, int] = {}
     found: dict[int, int] = {}
+    viewed = {*views(sketch).values()}
 
     def is_loaded(value: int) -> bool:
         return sketch.nodes[sketch.defined[value]].kind is OpKind.IN_ITER and len(sketch.uses[value]) == 1
@@ -132,19 +156,15 @@ def turned(sketch: Sketch) -> dict[int, int] | None:
     for node in sketch.nodes:
         inside = [value for value in node.reads if value in renamed]
         if node.kind is OpKind.RESHAPE:
-            renamed[node.makes[0]] = renamed.get(node.reads[0], node.reads[0])
+            if node.makes[0] not in viewed:
+                renamed[node.makes[0]] = renamed.get(node.reads[0], node.reads[0])
         elif inside and node.kind is not OpKind.OUT_SAVER:
             origin = renamed[inside[0]]
             others = [v for v in node.reads if v not in inside and not sketch.nodes[sketch.defined[v]].literal]
-            if not node.elementwise:
+            if not node.elementwise or not all(map(is_loaded, others)):
                 return None
-            if all(map(is_loaded, others)):
-                found |= dict.fromkeys((*others, *node.makes), origin)
-                renamed |= dict.fromkeys(node.makes, origin)
-            elif all(is_loaded(renamed[value]) and len(sketch.uses[value]) == 1 for value in inside):
-                found |= {renamed.pop(value): value for value in inside}
-            else:
-                return None
+            found |= dict.fromkeys((*others, *node.makes), origin)
+            renamed |= dict.fromkeys(node.makes, origin)
     return found
 
 

@@ -78,6 +78,8 @@ def _meant(match: Match, inputs: list[Any], shape: tuple[int, ...]) -> Any:
         raised = np.exp(inputs[0] - inputs[0].max(attrs["dim"], keepdims=True))
         share = raised / raised.sum(attrs["dim"], keepdims=True)
         return share if match.row == "softmax" else np.log(share)
+    if match.row == "running_sum":
+        return inputs[0].cumsum(attrs["dim"])
     if match.row == "norm":
         x, *rest = inputs
         x = x - x.mean(-1, keepdims=True) * attrs["centred"]

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage_nb.codegen import emit
 from mirage_nb.interp import reference
-from mirage_nb.ir import KernelGraph, Op, OpKind, ReshapeAttrs
+from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ReshapeAttrs
 from mirage_nb.lang import parse
 from mirage_nb.search.composition import COLUMNS, library_and_fused
 from mirage_nb.search.session.unsearched import judged
+from mirage_nb.search.squares import about_own, of_more
 from mirage_nb.search.wide_rows import Longest, in_parts
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import check
@@ -30,6 +32,11 @@ d = x - mean(x, axis=-1, keepdims=True)
 y = reshape(d / sqrt(mean(d * d, axis=-1, keepdims=True) + 1e-5), 1, 2, 2, 32768)
 return reshape(y * g + b, 1, 4, 32768)
 """
+NORM_OF_BATCHES = """
+X: f16[64, 8, 64, 64]
+m = mean(X, axis=(0, 2, 3), keepdims=True)
+return (X - m) / sqrt(mean((X - m) ** 2, axis=(0, 2, 3), keepdims=True) + 1e-5)
+"""
 PROGRAMS = {
     "sum": "return sum(X * Y, axis=-1)",
     "max": "return max(X, axis=-1, keepdims=True) - Y",
@@ -37,6 +44,7 @@ PROGRAMS = {
     "squares": "d = X - mean(X, axis=-1, keepdims=True)\nreturn mean(d * d, axis=-1), sum(X, axis=-1)",
     "of two rows": "d = X - mean(Y, axis=-1, keepdims=True)\nreturn sum(d * d, axis=-1)",
     "columns": "return sum(X, axis=0)",
+    "far below": "return sum(exp(1000 * X - max(1000 * X, axis=1, keepdims=True)), axis=1)",
     "column maxima": "return softmax(X * Y, axis=0)",
     "squares of columns": "d = X - mean(X, axis=0)\nreturn mean(d * d, axis=0), Y - max(X, axis=0)",
     "both": "return sum(exp(X - max(Y, axis=0)), axis=1), sum(sum(X * Y, axis=0, keepdims=True), axis=1)",
@@ -94,7 +102,8 @@ def test_kernels_of_rows_that_no_block_holds(text: str) -> None:
     [
         ("X: bf16[4096, 40]\nY: bf16[4096, 40]\nreturn mean((X - Y)**2, axis=0)", 2),
         ("X: f32[8192, 8]\nreturn var(X, axis=0)", 6),
-        ("X: f16[2, 256, 16]\nreturn logsumexp(X, axis=1)", 4),
+        ("X: f16[2, 256, 16]\nreturn logsumexp(X, axis=1)", 2),
+        (NORM_OF_BATCHES, 3),
         ("X: f32[640, 3, 5]\nY: f32[3, 5]\nreturn max(X, axis=0) * Y, X / sum(X * X, axis=0)", 4),
     ],
 )
@@ -111,3 +120,37 @@ def test_kernels_of_columns_that_no_thread_holds(text: str, kernels: int) -> Non
 
 def test_columns_that_a_thread_holds_are_said_as_they_are() -> None:
     assert library_and_fused(parse("X: f32[64, 64]\nreturn softmax(X, axis=0)").graph, H200, said_as=COLUMNS) is None
+
+
+@examples(20)
+@given(st.integers(2, 6), st.integers(2, 5), st.integers(2, 6))
+def test_squares_about_a_mean_of_more(first: int, kept: int, last: int) -> None:
+    program = parse(f"X: f32[{first}, {kept}, {last}]\n{NORM_OF_BATCHES.split('64]')[1].replace('2, 3)', '2)')}").graph
+    made = about_own(program)
+    assert made is not program and of_more(program) and not of_more(made)
+    for found, right in zip(_values(made), _values(program), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
+
+
+def test_masked_rows_in_parts_are_what_they_were() -> None:
+    """A part of minus infinities counts nothing beside others, and a row of them is no number."""
+    program = parse("X: f32[4, 60]\nreturn softmax(X), logsumexp(X, axis=0)").graph
+    made = in_parts(program, Longest(row=4, part=4, column=1, column_part=2))
+    values = np.random.default_rng(0).standard_normal((4, 60))
+    values[0, :17], values[1, 30:], values[2, :], values[:2, 20] = -np.inf, -np.inf, -np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        for found, right in zip(reference.evaluate(made, [values]), reference.evaluate(program, [values]), strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-9)
+
+
+def test_a_mask_of_places_is_part_of_the_kernel() -> None:
+    """Rows and columns were numbered by one tensor, so that no block could have some of the rows alone: the masked
+    scores were written and read again."""
+    program = parse("S: f16[2, 64, 512]\nreturn softmax(where(arange(64)[:, None] * 8 >= arange(512), S, -inf))").graph
+    same = parse("S: f16[2, 256, 256]\ni = arange(256)\nreturn softmax(where(i[:, None] >= i, S, -inf))").graph
+    for given_ in (program, same):
+        found = library_and_fused(given_, H200)
+        assert found is not None and judged(*found.small, 0).accepted
+        (kernel,) = [op for op in found.instance.graph.ops if isinstance(op.body, BlockGraph)]
+        assert "shared" not in emit(found.instance.graph, H200).source and len(kernel.body.savers) == 1
+        check(found.instance.graph, scale=3.0)

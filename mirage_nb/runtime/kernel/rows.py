@@ -27,6 +27,13 @@ def _log_softmax(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], 
     return lambda: torch.ops.aten._log_softmax.out(x, attrs["dim"], False, out=result)
 
 
+def _running_sum(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
+    (x,) = operands
+    if x.dtype in (torch.float16, torch.bfloat16):  # PyTorch adds up in the type of its result
+        return _made(lambda: torch.cumsum(x, attrs["dim"], dtype=torch.float32), result)
+    return lambda: torch.cumsum(x, attrs["dim"], out=result)
+
+
 def _norm(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     x, *rest = operands
     last, eps = x.shape[-1:], float(Fraction(attrs["eps"]))
@@ -144,7 +151,7 @@ def _products(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], res
 
 LAUNCHES: dict[tuple[str, str], Rule] = {
     ("softmax", "torch"): _softmax, ("log_softmax", "torch"): _log_softmax, ("norm", "torch"): _norm,
-    ("linear", "torch"): _linear, ("attention", "flash"): _flash, ("attention", "cudnn"): _cudnn,
+    ("running_sum", "torch"): _running_sum, ("linear", "torch"): _linear, ("attention", "flash"): _flash, ("attention", "cudnn"): _cudnn,
     ("attention", "efficient"): _efficient, ("attention", "products"): _products, ("group_norm", "torch"): _group_norm,
 }  # fmt: skip
 """By the name of the row and that of the launch."""

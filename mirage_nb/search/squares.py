@@ -1,0 +1,86 @@
+"""Squares about a mean of more than their own column, summed about that of the column first: batch statistics.
+
+In: a tensor program. Out: the same one in which squares about a mean that was taken along other dimensions, too, are
+summed about the mean of what is summed, and how far that lies from the other one is added: so the tensor is read once
+for the mean and for the variance, and nothing cancels (Chan, Golub and LeVeque 1979). Invariant: over the real numbers
+the program stays what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from mirage_nb.ir import ConstAttrs, KernelGraph, Op, OpKind
+from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.search.dims import folded_dim
+
+
+def of_more(program: KernelGraph) -> dict[int, tuple[int, ...]]:
+    """Such sums of a program: for each the value whose squares they are."""
+    return {value: (found[0],) for value, found in _sums(program).items()}
+
+
+def about_own(program: KernelGraph) -> KernelGraph:
+    """The program with such sums about the means of what is summed; itself where it has none."""
+    found = _sums(program)
+    if not found:
+        return program
+    made = Rewrite(KernelGraph.start(*program.inputs))
+    for op, (value, *_) in program.definitions():
+        if value not in found:
+            made.copy(op, (value,))
+            continue
+        row, mean, total = made.places(found[value])
+        extent = program.types[found[value][0]].shape[folded_dim(op)]
+
+        def times(factor: Fraction, value: int) -> int:
+            return made.add(Op(OpKind.MUL, (value, made.add(Op(OpKind.CONST, (), ConstAttrs(factor))))))
+
+        def away(value: int, center: int) -> int:
+            return made.add(Op(OpKind.SQR, (made.add(Op(OpKind.SUB, (value, center))),)))
+
+        own = times(Fraction(1, extent), total)
+        inside = made.add(Op(OpKind.SUM, (away(row, own),), op.attrs))
+        made.held[value] = made.add(Op(OpKind.ADD, (inside, times(Fraction(extent), away(own, mean)))))
+    return made.returning(program)
+
+
+def _sums(program: KernelGraph) -> dict[int, tuple[int, int, int]]:
+    """For each such sum the value whose squares it sums, the mean, and the sum of that value which the mean is of."""
+    maker = {value: op for op, values in program.definitions() for value in values}
+    found: dict[int, tuple[int, int, int]] = {}
+    for value, op in maker.items():
+        if op.kind is not OpKind.SUM or (away := squared(maker, op.inputs[0])) is None or away.kind is not OpKind.SUB:
+            continue
+        row, mean = away.inputs
+        dim, shape = folded_dim(op), program.types[mean].shape
+        behind = _folds_behind(maker, mean)
+        totals = [v for v in behind if (maker[v].inputs, maker[v].attrs) == ((row,), op.attrs)]
+        wide = program.types[row].shape == program.types[op.inputs[0]].shape
+        if totals and len(behind) > 1 and wide and len(shape) == len(program.types[row].shape) and shape[dim] == 1:
+            found[value] = row, mean, totals[0]
+    return found
+
+
+def squared(maker: Mapping[int, Op], value: int) -> Op | None:
+    """What makes the value whose square this is, if it is one."""
+    op = maker.get(value)
+    if op is None or not (op.kind is OpKind.SQR or (op.kind is OpKind.MUL and len({*op.inputs}) == 1)):
+        return None
+    return maker.get(op.inputs[0])
+
+
+def _folds_behind(maker: Mapping[int, Op], mean: int) -> list[int]:
+    """The sums that a mean is taken by, one after the other."""
+    found: list[int] = []
+    front = [mean]
+    while front:
+        op = maker.get(value := front.pop())
+        if op is None:
+            continue
+        if op.kind is OpKind.SUM:
+            found.append(value)
+        if op.kind in (OpKind.SUM, OpKind.MUL, OpKind.RESHAPE):
+            front += op.inputs
+    return found
