@@ -62,7 +62,7 @@ def is_running(reading: Reading, matrix: int) -> bool:
     """Whether a matrix is 1 from its diagonal on to the right, and 0 before: rows times it are their running sums."""
     cast = reading.op(matrix, OpKind.CAST)  # every type has 0 and 1
     matrix = matrix if cast is None else cast.inputs[0]
-    return _Conditions(reading).inequalities(matrix) == {Affine(Fraction(-1), Fraction(1), Fraction(0))}
+    return _Conditions(reading).inequalities(matrix) == frozenset({Affine(Fraction(-1), Fraction(1), Fraction(0))})
 
 
 class _Conditions:

@@ -150,8 +150,9 @@ def _products(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], res
 
 
 LAUNCHES: dict[tuple[str, str], Rule] = {
-    ("softmax", "torch"): _softmax, ("log_softmax", "torch"): _log_softmax, ("norm", "torch"): _norm,
-    ("running_sum", "torch"): _running_sum, ("linear", "torch"): _linear, ("attention", "flash"): _flash, ("attention", "cudnn"): _cudnn,
-    ("attention", "efficient"): _efficient, ("attention", "products"): _products, ("group_norm", "torch"): _group_norm,
+    ("softmax", "torch"): _softmax, ("log_softmax", "torch"): _log_softmax, ("running_sum", "torch"): _running_sum,
+    ("norm", "torch"): _norm, ("group_norm", "torch"): _group_norm, ("linear", "torch"): _linear,
+    ("attention", "flash"): _flash, ("attention", "cudnn"): _cudnn, ("attention", "efficient"): _efficient,
+    ("attention", "products"): _products,
 }  # fmt: skip
 """By the name of the row and that of the launch."""
