@@ -14,7 +14,7 @@ import torch
 from mirage_nb.frontend.aten import VIEWS
 
 Pair = tuple[Any, Any]
-"""The nodes of the real and the imaginary part; None for an imaginary part of zeros."""
+"""The real and the imaginary part, nodes or numbers; None for an imaginary part of zeros."""
 
 ATEN: Any = torch.ops.aten
 ALIKE = frozenset({"aten.clone.default", "aten.alias.default", "aten.detach.default", "aten.neg.default"}) | VIEWS
@@ -27,37 +27,63 @@ APART = frozenset({"aten.view_as_complex.default", "aten.mul.Tensor", *SUMS, *CO
 
 def lift_complex(graph: Any) -> None:
     """Do it wherever complex numbers are computed and shown as real ones."""
+    known: dict[Any, Pair] = {}
     for node in list(graph.nodes):
-        if str(node.target) == "aten.view_as_real.default" and str(node.args[0].target) in APART:
-            with graph.inserting_before(node):
-                made = _call(graph, ATEN.stack.default, [*_parts(graph, node.args[0])], -1)
-            node.replace_all_uses_with(made)
-            graph.erase_node(node)
+        with graph.inserting_before(node):
+            if str(node.target) == "aten.view_as_real.default" and node.args[0] in known:
+                node.replace_all_uses_with(_call(graph, ATEN.stack.default, [*known[node.args[0]]], -1))
+            elif _is_apart(node):
+                known[node] = _computed(graph, node, known)
     graph.eliminate_dead_code()
 
 
-def _parts(graph: Any, node: Any) -> Pair:
-    """Both parts of a node, computed in front of where nodes are inserted now."""
-    if not node.meta["val"].is_complex():
-        return node, None
+def _is_apart(node: Any) -> bool:
+    """Whether a node is a complex tensor that is computed part by part, of one whose parts there are."""
+    if str(node.target) not in APART or node.kwargs or not _is_tensor(node.args[0]) or not _is_complex(node):
+        return False
+    return str(node.target) not in SUMS or _is_tensor(node.args[1]) or _is_complex(node.args[0])
+
+
+def _computed(graph: Any, node: Any, known: dict[Any, Pair]) -> Pair:
+    """Both parts of a node from those of what it is computed of, in front of where nodes are inserted now."""
     name = str(node.target)
-    paired = name == "aten.view_as_complex.default"
-    if paired or name not in APART or node.kwargs or not _is_tensor(node.args[0]):
-        pairs = node.args[0] if paired else _call(graph, ATEN.view_as_real.default, node)
-        return _call(graph, ATEN.select.int, pairs, -1, 0), _call(graph, ATEN.select.int, pairs, -1, 1)
-    real, imaginary = _parts(graph, node.args[0])  # of a real number times a complex one the second is None
+    if name == "aten.view_as_complex.default":
+        return _call(graph, ATEN.select.int, node.args[0], -1, 0), _call(graph, ATEN.select.int, node.args[0], -1, 1)
+    real, imaginary = _parts(graph, node.args[0], known)  # of a real number times a complex one the second is None
     if name in CONJUGATES:
         return real, _call(graph, ATEN.neg.default, imaginary)
     if name in ALIKE:
         return _call(graph, node.target, real, *node.args[1:]), _call(graph, node.target, imaginary, *node.args[1:])
-    other, turned = _parts(graph, node.args[1]) if _is_tensor(node.args[1]) else (node.args[1], None)
+    other, turned = _parts(graph, node.args[1], known)
     if name in SUMS:
         second = _sum(graph, node.target, imaginary, turned)
+        if second.meta["val"].shape != node.meta["val"].shape:  # the other one's is zero, and wider
+            second = _call(graph, ATEN.expand.default, second, list(node.meta["val"].shape))
         return _call(graph, node.target, real, other), second
     return (
         _sum(graph, ATEN.sub.Tensor, _product(graph, real, other), _product(graph, imaginary, turned)),
         _sum(graph, ATEN.add.Tensor, _product(graph, real, turned), _product(graph, imaginary, other)),
     )
+
+
+def _parts(graph: Any, argument: Any, known: dict[Any, Pair]) -> Pair:
+    """Both parts of an argument: a number, or its conjugate, which derivatives ask for; a tensor, read as pairs where
+    it comes from elsewhere, for which it may not be the conjugate of what lies there."""
+    if not _is_tensor(argument):
+        return argument.real, argument.imag or None
+    if str(argument.target) in CONJUGATES and not _is_tensor(argument.args[0]):
+        return argument.args[0].real, -argument.args[0].imag or None
+    if not _is_complex(argument):
+        return argument, None
+    if argument not in known:
+        lying = _call(graph, ATEN.clone.default, argument) if argument.meta["val"].is_conj() else argument
+        pairs = _call(graph, ATEN.view_as_real.default, lying)
+        known[argument] = _call(graph, ATEN.select.int, pairs, -1, 0), _call(graph, ATEN.select.int, pairs, -1, 1)
+    return known[argument]
+
+
+def _is_complex(node: Any) -> bool:
+    return isinstance(value := node.meta.get("val"), torch.Tensor) and value.is_complex()
 
 
 def _sum(graph: Any, target: Any, one: Any, other: Any) -> Any:

@@ -375,14 +375,13 @@ class _Partition:
 
     def _leads(self, first: int, second: int) -> bool:
         """Whether a way over other groups leads from the first one to the second."""
-        last = max(self.members[second])
         front = list(self._next(first) - {second})
         seen = set(front)
         while front:
             after = self._next(front.pop())
             if second in after:
                 return True
-            found = {n for n in after - seen - {first} if min(self.members[n]) < last}
+            found = after - seen - {first}
             seen |= found
             front.extend(found)
         return False

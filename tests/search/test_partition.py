@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from fractions import Fraction
 from typing import Any
@@ -218,3 +219,21 @@ def test_a_long_concatenation_is_a_piece_of_its_own() -> None:
     b.op(OpKind.CONCAT, 0, row, attrs=DimAttrs(1))
     parts = partition(b.done(), H200, COMPOSED)
     assert [[op.kind for op in piece.graph.ops] for piece in parts] == [[OpKind.ADD], [OpKind.CONCAT]]
+
+
+@pytest.mark.parametrize("seed", [56, 107, 228])
+def test_pieces_that_are_joined_through_far_operators_wait_for_none_that_waits_for_them(seed: int) -> None:
+    """A way between two pieces may lead over a piece all of whose operators stand behind both."""
+    draw, b = random.Random(seed), Builder.over(X=(8, 8), Y=(8, 8))
+    made = [0, 1]
+    for _ in range(25):
+        one, other = draw.choice(made[-8:] if draw.random() < 0.5 else made), draw.choice(made)
+        made.append(b.op(draw.choice([OpKind.ADD, OpKind.MUL]), one, other))
+    read = {v for op in b.graph.ops for v in op.inputs}
+    program = b.done(*(v for v in made[2:] if v not in read))  # type: ignore[arg-type]
+    draw = random.Random(seed)
+    inside = [v for v in made[2:] if draw.random() < 0.6 and v not in program.outputs]
+    parts = partition(program, H200, Grain(operators=4, products=1), inside)
+    arrays = [np.random.default_rng(0).uniform(0.5, 0.6, i.type.shape) for i in program.inputs]
+    for found, right in zip(composed(program, parts, arrays), reference.evaluate(program, arrays), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-9)

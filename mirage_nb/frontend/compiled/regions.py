@@ -103,9 +103,9 @@ def find_regions(gm: GraphModule, target: Target, parameters: Sequence[int] = ()
         target: whose costs say what pays.
         parameters: numbers of the placeholders that are the same in every call.
     """
+    lift_complex(gm.graph)
     graph = gm.graph = fx_graph_cse(gm.graph)
     restore_softmax(graph)
-    lift_complex(graph)
     lift_masks(graph)
     levels = _Levels(graph)
     found = Regions(left=dict(levels.left))
