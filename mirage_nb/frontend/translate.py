@@ -1,8 +1,8 @@
 """From nodes of an fx graph to a tensor program.
 
 In: fx nodes in order, with the shapes and element types that tracing left in their `meta`. Out: a kernel graph, and
-for each node what it stands for there, or why it has none. Invariant: a node's value has its shape; where its
-element type is another one than PyTorch's, it is no narrower unless `narrow` names it.
+for each node what it stands for there, or why it has none. Invariant: a node's value has its shape and element type
+(where tensors without dimensions do not count for it, as in PyTorch), or a narrower one, which `narrow` names.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from mirage_nb.frontend.aten import LOOKUPS, ROWS, VIEWS
 from mirage_nb.frontend.aten.terms import DTYPES, At, Held, Left, Result, Row, full
 from mirage_nb.ir.dtypes import DType, TensorType, promote
 from mirage_nb.ir.ops import Shape
+from mirage_nb.lang import lowering
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
-from mirage_nb.lang.lowering import is_mask
 
 INTEGERS = frozenset({"torch.int64", "torch.int32", "torch.int16", "torch.int8", "torch.uint8"})
 NARROW = INTEGERS - {"torch.int64", "torch.int32"}
@@ -95,14 +95,16 @@ class Translation:
                 raise Left(f"{node.target} with these arguments: {error}") from None
         if isinstance(made, tuple | Infinity):
             return made
-        if logical(node) and not isinstance(made, Number) and not is_mask(self.builder, made):
+        if logical(node) and not isinstance(made, Number) and not lowering.is_mask(self.builder, made):
             raise Left("truth values that are no mask")
         return self._shaped(node, made)
 
     def _shaped(self, node: Any, term: Term) -> Term:
         if isinstance(term, Number):
             return term
-        shape, _ = typed(node)
+        shape, dtype = typed(node)
+        if dtype is not None and dtype is not (held := self.builder.dtype(term)) and promote(held, dtype) is held:
+            term = self.builder.tensor(lowering.cast(dtype)(self.builder, term), "a cast")
         return full(self.builder, term, shape)
 
     def _argument(self, argument: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from mirage_nb.frontend.compiled.kernels import Found
@@ -58,6 +59,34 @@ def test_a_region_without_a_kernel_is_searched_in_parts(make: Any) -> None:
     taken = [entry.region for entry in parts if entry.taken]
     assert len(taken) > 1 and {node for part in taken for node in part.covers} == {*whole.region.covers}
     assert [entry.taken for entry in second.entries] == [entry.taken for entry in first.entries]
+
+
+@torch.no_grad()
+def test_a_part_reads_what_pytorch_computes_twice() -> None:
+    """The norm in front of the division is the one that is returned, though PyTorch does not see it."""
+
+    def scaled(x: Any, w: Any) -> Any:
+        return x.square().sum(1, True).sqrt(), (x / x.pow(2.0).sum(1, True).sqrt().clamp_min(1e-12)) @ w
+
+    backend, inputs = Backend(Composed(broken=lambda graph: len(graph.ops) > 5)), (torch.randn(4, 32), torch.eye(32))
+    close(torch.compile(scaled, backend=backend)(*inputs), scaled(*inputs))
+    _, *parts = backend.reports.all().entries
+    assert len(parts) > 1 and all(part.taken for part in parts), str(backend.reports.all())
+
+
+@torch.no_grad()
+def test_a_tensor_without_dimensions_does_not_count_for_the_type_of_a_part() -> None:
+    """As PyTorch has it of a learned temperature in single precision beside halves."""
+
+    def scores(x: Any, y: Any, temperature: Any) -> Any:
+        return (F.normalize(x) * temperature.exp()) @ F.normalize(y).T
+
+    backend = Backend(Composed(broken=lambda graph: len(graph.ops) > 12))
+    inputs = torch.randn(4, 32).bfloat16(), torch.randn(4, 32).bfloat16(), torch.tensor(2.0)
+    found, wanted = torch.compile(scores, backend=backend)(*inputs), scores(*inputs)
+    torch.testing.assert_close(found, wanted, rtol=5e-2, atol=5e-2)
+    _, *parts = backend.reports.all().entries
+    assert len(parts) > 1 and all(part.taken for part in parts), str(backend.reports.all())
 
 
 @torch.no_grad()

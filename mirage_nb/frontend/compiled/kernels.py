@@ -344,6 +344,9 @@ def reference_of(region: Region) -> GraphModule:
     """What PyTorch computes for a region: its own nodes as a function of what it reads."""
     graph = torch.fx.Graph()
     env = {node: graph.placeholder(f"r{n}") for n, node in enumerate(region.reads)}
+    for node, first in region.alike.items():
+        if first in env:
+            env[node] = graph.call_function(torch.ops.aten.reshape.default, (env[first], [*node.meta["val"].shape]))
     for node in region.covers:
         env[node] = graph.node_copy(node, env.__getitem__)
         env[node].target = without_strides(node.target)

@@ -53,5 +53,5 @@ def _regions(region: Region, made: Sequence[Piece]) -> tuple[Region, ...]:
     found = []
     for piece in made:
         with contextlib.suppress(Left):
-            found.append(region_of(piece, region.nodes, fixed))
+            found.append(region_of(piece, region.nodes, fixed, region.alike))
     return tuple(found)

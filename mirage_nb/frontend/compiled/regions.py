@@ -50,6 +50,7 @@ class Region:
 
     `covers`: the ATen operators on the way from `reads` to `writes`, in order; `parameters`: inputs that are the
     same in every call; `source`: the program as it was cut out of the graph's, and `nodes` behind values of it;
+    `alike`: for nodes that compute what another one did before, as PyTorch does not see, that one;
     `seams`: for operators around it that PyTorch would have fused with it, as lookups of what it reads, the bytes
     between.
     """
@@ -62,6 +63,7 @@ class Region:
     parameters: tuple[bool, ...]
     source: KernelGraph
     nodes: Mapping[int, Any]
+    alike: Mapping[Any, Any] = field(default_factory=dict)
     seams: tuple[int, ...] = ()
 
     @property
@@ -221,7 +223,7 @@ def _is_prepared(node: Any) -> bool:
 
 def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left: dict[Any, str]) -> Iterator[Region]:
     translation = levels.translations[level]
-    nodes = _nodes_of_values(levels, level, translation, left)
+    nodes, alike = _nodes_of_values(levels, level, translation, left)
     outputs = {
         value: nodes[value]
         for node in levels.needed.get(level, ())
@@ -234,7 +236,7 @@ def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left:
     inside = _inside(graph, known) | {numbers[value] for value in _on_the_way(translation, nodes) if value in numbers}
     for piece in partition(graph, target, inside=inside):
         try:
-            yield region_of(piece, known, fixed)
+            yield region_of(piece, known, fixed, alike)
         except Left as why:
             left.update({known[v]: str(why) for v in piece.writes if v in known})
 
@@ -277,9 +279,13 @@ def _follows(node: Any, other: Any) -> bool:
     return other in seen
 
 
-def _nodes_of_values(levels: _Levels, level: int, translation: Translation, left: dict[Any, str]) -> dict[Value, Any]:
-    """For values of a level, the node of the graph that has these elements in this order."""
+def _nodes_of_values(
+    levels: _Levels, level: int, translation: Translation, left: dict[Any, str]
+) -> tuple[dict[Value, Any], dict[Any, Any]]:
+    """For values of a level, the first node of the graph that has these elements in this order; and for others that
+    have them that one."""
     found: dict[Value, Any] = {}
+    alike: dict[Any, Any] = {}
     own = [node for node, home in levels.home.items() if home == level]
     for node in (*levels.given.get(level, ()), *own):
         value = _shown(translation, node)
@@ -288,9 +294,9 @@ def _nodes_of_values(levels: _Levels, level: int, translation: Translation, left
         if translation.narrow(node):
             if node in levels.needed.get(level, ()):
                 left[node] = "PyTorch keeps it in a wider type"
-        elif _lies_well(node):
-            found.setdefault(value, node)
-    return found
+        elif _lies_well(node) and (first := found.setdefault(value, node)) is not node:
+            alike[node] = first
+    return found, alike
 
 
 def _shown(translation: Translation, node: Any) -> Value | None:
@@ -321,13 +327,14 @@ def _lies_well(node: Any) -> bool:
     return True
 
 
-def region_of(piece: Piece, known: Mapping[int, Any], fixed: Collection[Any]) -> Region:
+def region_of(piece: Piece, known: Mapping[int, Any], fixed: Collection[Any], alike: Mapping[Any, Any]) -> Region:
     """A piece of a program as a region of the graph.
 
     Args:
         piece: reads and writes values of a program.
         known: nodes behind such values.
         fixed: nodes that are the same in every call.
+        alike: as of `Region`.
 
     Raises:
         Left: it is no region, and why.
@@ -351,7 +358,8 @@ def region_of(piece: Piece, known: Mapping[int, Any], fixed: Collection[Any]) ->
     parameters = tuple(node in fixed for node in reads)
     settled = (replace(i, settled=_is_settled(n, fixed)) for i, n in zip(graph.inputs, reads, strict=True))
     graph = replace(graph, inputs=tuple(settled))
-    return Region(graph, graph.digest(), reads, writes, _between(reads, writes), parameters, piece.graph, nodes)
+    covers = _between(reads, writes, alike)
+    return Region(graph, graph.digest(), reads, writes, covers, parameters, piece.graph, nodes, alike)
 
 
 def _is_settled(node: Any, fixed: Collection[Any]) -> bool:
@@ -413,16 +421,16 @@ def _canonical(graph: KernelGraph) -> tuple[KernelGraph, list[int]]:
     return made.graph.returning(made.places(graph.outputs)), order
 
 
-def _between(reads: Sequence[Any], writes: Sequence[Any]) -> tuple[Any, ...]:
-    """The nodes that compute `writes` from `reads`, in order. Raises Left where they need more than that, as where a
-    program sees that an operand does not count."""
+def _between(reads: Sequence[Any], writes: Sequence[Any], alike: Mapping[Any, Any]) -> tuple[Any, ...]:
+    """The nodes that compute `writes` from `reads` and what is alike, in order. Raises Left where they need more than
+    that, as where a program sees that an operand does not count."""
     found: dict[Any, None] = {}
     stack: list[tuple[Any, bool]] = [(node, False) for node in reversed(writes)]
     while stack:
         node, done = stack.pop()
         if done:
             found[node] = None
-        elif node not in found and node not in reads:
+        elif node not in found and node not in reads and alike.get(node) not in reads:
             if node.op == "placeholder":
                 raise Left("PyTorch's operators read more than what is computed depends on")
             stack.append((node, True))
