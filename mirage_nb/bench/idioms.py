@@ -86,11 +86,46 @@ def _gelu_softmax(x: Any, w: Any, b: Any) -> Any:
     return F.softmax(F.gelu(F.linear(x, w, b)), -1)
 
 
+def _softmax(x: Any) -> Any:
+    return F.softmax(x, -1)
+
+
+def _log_softmax(x: Any) -> Any:
+    return F.log_softmax(x, -1)
+
+
+def _batch_norm(x: Any) -> Any:
+    return F.batch_norm(x, None, None, training=True, eps=EPS)
+
+
+def _bias_gradient(d: Any, h: Any) -> Any:
+    return (d * torch.sigmoid(h)).sum(0)
+
+
+def _column_variance(x: Any) -> Any:
+    return torch.var(x, 0, correction=0)
+
+
+def _column_logsumexp(x: Any) -> Any:
+    return torch.logsumexp(x, 0)
+
+
+def _masked_softmax(x: Any) -> Any:
+    seen = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).tril()
+    return F.softmax(x.masked_fill(~seen, float("-inf")), -1)
+
+
+def _running_sum(x: Any) -> Any:
+    return torch.cumsum(x, 1)
+
+
 IDIOMS: dict[str, Idiom] = {
     "linear": _linear, "rms": _rms, "add_rms": _add_rms, "layer": _layer, "group": _group,
     "norm_linear": _norm_linear, "decode": _decode, "prefill": _prefill, "latent": _latent, "swiglu": _swiglu,
     "lora": _lora, "square": _product, "deep": _product, "swish_group": _swish_group, "bias_relu": _bias_relu,
-    "group_swish": _group_swish, "gelu_softmax": _gelu_softmax,
+    "group_swish": _group_swish, "gelu_softmax": _gelu_softmax, "long_softmax": _softmax, "vocabulary": _log_softmax,
+    "batch_norm": _batch_norm, "bias_gradient": _bias_gradient, "column_variance": _column_variance,
+    "column_logsumexp": _column_logsumexp, "masked_softmax": _masked_softmax, "running_sum": _running_sum,
 }  # fmt: skip
 """By family; the inputs in the program's order, the outputs too."""
 ATTENTION = frozenset({"decode", "prefill", "latent"})

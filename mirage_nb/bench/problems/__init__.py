@@ -59,5 +59,13 @@ PROBLEMS: tuple[Problem, ...] = (
     *_family("gelu_softmax"),
     *_family("block_decode"),
     *_family("block_prefill"),
+    *_family("long_softmax"),
+    *_family("vocabulary"),
+    *_family("batch_norm"),
+    *_family("bias_gradient"),
+    *_family("column_variance"),
+    *_family("column_logsumexp"),
+    *_family("masked_softmax"),
+    *_family("running_sum"),
 )
 """In the order of the table."""
