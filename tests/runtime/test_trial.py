@@ -50,7 +50,7 @@ def test_a_safe_kernel_survives_hard_inputs() -> None:
     outcome = try_on_cpu(program, emit(mugraphs.rmsnorm(8, 64, 32, 16, 2), H200), 3)
     assert outcome.report.ok and outcome.safe and outcome.hard.ok
     # Squares of large numbers add up to more than f16 holds: nothing is asked of the kernel there.
-    beyond = ("large norms", "large beside small inputs", "rows far from zero")
+    beyond = ("large norms", "large beside small inputs", "rows far from zero", "all close to one number")
     assert outcome.hard.survived == tuple(n for n in hard_names(program, 10**9)[:HARD_CPU] if n not in beyond)
 
 

@@ -69,6 +69,11 @@ def _far_rows(rng: np.random.Generator, given: Input) -> Array:
     return np.asarray(center + np.float32(0.25) * _normal(rng, shape))
 
 
+def _far(rng: np.random.Generator, given: Input) -> Array:
+    """All elements are close to one number."""
+    return np.asarray(96 + np.float32(0.25) * _normal(rng, given.type.shape))
+
+
 def _wide_range(rng: np.random.Generator, given: Input) -> Array:
     """Magnitudes from a thousandth to thirty, evenly on a logarithmic scale."""
     shape = given.type.shape
@@ -85,6 +90,7 @@ DRAWS: dict[str, tuple[Draw, ...]] = {
     "large beside small inputs": (_scaled(2.0**12), _scaled(2.0**-10)),
     "small beside large inputs": (_scaled(2.0**-10), _scaled(2.0**12)),
     "rows far from zero": (_far_rows, _scaled(1.0)),
+    "all close to one number": (_far,),
     "constant rows": (_constant_rows,),
     "all positive": (lambda rng, given: _uniform(rng, given.type.shape) + np.float32(0.5),),
     "all negative": (lambda rng, given: -_uniform(rng, given.type.shape) - np.float32(0.5),),
