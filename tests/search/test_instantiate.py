@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from mirage_nb.interp import reference
-from mirage_nb.ir import BlockGraph, KernelGraph
+from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
+from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Structure, configurations, instances, prepare
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import divisors
@@ -110,3 +111,18 @@ def test_the_estimates_order_what_was_measured() -> None:
 def test_moving_more_bytes_costs_more() -> None:
     assert best(gated_mlp(8, 1024, 8192)).cost.us > best(gated_mlp(8, 1024, 4096)).cost.us
     assert best(ntrans(64)).cost.bytes_device == 8 * best(ntrans(8)).cost.bytes_device
+
+
+@pytest.mark.parametrize(("text", "wanted"), [
+    ("exp(f32(Q @ K.T)) @ V", [["f16", "f16"], ["f16", "f32"]]),
+    ("f16(exp(f32(Q @ K.T))) @ V", [["f16", "f16"], ["f16", "f16"]]),
+    ("exp(f32(Q)) @ V.T", [["f16", "f32"]]),
+    ("f32(Q) @ V.T", [["f16", "f16"]]),
+])  # fmt: skip
+def test_products_read_what_is_computed_in_the_types_of_the_program(text: str, wanted: list[list[str]]) -> None:
+    """They were in the type of what it is computed of: weights of attention in f32 were rounded to f16."""
+    inputs = "".join(f"{name}: f16[64, 64]\n" for name in "QKV")
+    block = best(parse(f"{inputs}return {text}").graph).graph.ops[-1].body
+    assert isinstance(block, BlockGraph)
+    products = [op for op in block.ops if op.kind is OpKind.MATMUL]
+    assert [sorted(block.types[v].dtype.value for v in op.inputs) for op in products] == wanted

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from mirage_nb.ir import (
+    OPS,
     AccumAttrs,
     AccumKind,
     BlockGraph,
@@ -35,6 +36,7 @@ from mirage_nb.ir import (
     RepeatAttrs,
     ReshapeAttrs,
     TensorType,
+    Trait,
     TransposeAttrs,
 )
 from mirage_nb.ir.rewrite import Rewrite
@@ -371,11 +373,22 @@ class BlockWriter:
         return self._append(Op(operator.kind, (x, y), operator.attrs), layout)
 
     def _matmul(self, axis: int, x: int, y: int) -> int:
+        x, y = (self._widened(v, axis) for v in (x, y))
         exchanged, left, right = multiplied(self.layouts[x], self.layouts[y], axis)
         if exchanged:
             x, y = y, x
         x, y = self._viewed(x, left), self._viewed(y, right)
         return self._append(Op(OpKind.MATMUL, (x, y)), of_product(left, right))
+
+    def _widened(self, value: int, axis: int) -> int:
+        """An operand that is computed here, in the type in which the program's products along the axis read theirs."""
+        op = self.block.ops[value]
+        while op.inputs and Trait.VIEW in OPS[op.kind].traits:
+            op = self.block.ops[op.inputs[0]]
+        wide = _read_as(self.prepared, axis)
+        if op.kind is OpKind.IN_ITER or wide is None or self.block.types[value].dtype.size >= wide.size:
+            return value
+        return self._append(Op(OpKind.CAST, (value,), CastAttrs(wide)), self.layouts[value], self.zeros[value])
 
     def _fitted(self, value: int, wide: Layout) -> int:
         """A view of `value` that broadcasts to `wide`, whose axes contain its own."""
@@ -425,6 +438,20 @@ class BlockWriter:
             op = replace(op, attrs=replace(attrs, shape=cut))
         self.block = self.block.append(op)
         return final
+
+
+def _read_as(prepared: Prepared, axis: int) -> DType | None:
+    """The widest type of computed operands of the program's products along an axis."""
+    graph = prepared.graph
+    made = {v: op for op, values in graph.definitions() for v in values}
+    found = [
+        graph.types[v].dtype
+        for op in graph.ops
+        if op.kind is OpKind.MATMUL and axis in prepared.shapes.get(op.inputs[0], ((),))[-1]
+        for v in op.inputs
+        if v in made
+    ]
+    return max(found, key=lambda dtype: dtype.size, default=None)
 
 
 def _permutation(layout: Layout, wanted: Layout) -> tuple[int, ...]:
