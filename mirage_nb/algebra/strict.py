@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable
 from mirage_nb.algebra.atoms import Expr, SubAxis
 from mirage_nb.algebra.axioms import BY_NAME
 from mirage_nb.algebra.models import MODELS, Model
-from mirage_nb.algebra.normal_form import Algebra, Terms
+from mirage_nb.algebra.normal_form import Algebra
 from mirage_nb.algebra.options import AlgebraOptions
 from mirage_nb.algebra.oracle import ADD, DIV_AB, DIV_BA, MUL, Oracle
 
@@ -96,10 +96,6 @@ class Strict:
     def free_axes(self, e: Expr) -> frozenset[SubAxis]:
         """The axes that e depends on."""
         return self.plain.free_axes(self.views[e][0])
-
-    def monomials(self, e: Expr) -> Terms:
-        """The terms of the plain normal form."""
-        return self.plain.monomials(self.views[e][0])
 
     def show(self, e: Expr) -> str:
         """The plain normal form as text."""
