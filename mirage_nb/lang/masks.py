@@ -188,14 +188,14 @@ def where(b: Builder, condition: Value, x: Choice, y: Choice) -> Term:
 
 
 def added(b: Builder, x: Term, y: Term) -> Term:
-    """x + y; beside what a mask leaves out by an infinity the sum is left out, if it is as wide as the other: x +
-    where(m, v, -inf) is where(m, x + v, -inf)."""
+    """x + y; beside what a mask leaves out by an infinity the sum is left out: x + where(m, v, -inf) is
+    where(m, x + v, -inf)."""
     if not isinstance(x, Number) and not isinstance(y, Number):
         for one, other in ((x, y), (y, x)):
-            wide = promote(b.dtype(x), b.dtype(y)) is b.dtype(other)
-            if wide and (found := _left_out(b, one)) is not None:
+            if (found := _left_out(b, one)) is not None:
                 mask, inner, infinity = found
-                return where(b, mask, added(b, other, inner), infinity)
+                made = cast(promote(b.dtype(x), b.dtype(y)))(b, added(b, other, inner))
+                return where(b, mask, made, infinity)
     return add(b, x, y)
 
 
