@@ -10,10 +10,8 @@ they fill the swizzled layout of the tile.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType, InIterAttrs
@@ -200,45 +198,24 @@ def _same_order(a: SharedLayout, b: SharedLayout) -> bool:
 
 
 def _solve(costs: dict[int, dict[SharedLayout, float]], pairs: Sequence[tuple[int, int]]) -> dict[int, SharedLayout]:
-    """The 0/1 program: as only the order of a layout matters to others, a smallest cut between the two orders."""
-    orders = {value: (_cheapest(found, True), _cheapest(found, False)) for value, found in costs.items()}
-    priced = {value: (row[0], column[0]) for value, (row, column) in orders.items()}
-    rows = smallest_cut(priced, pairs, WAVEFRONT_COST * ORDER_COST)
-    return {value: found for value, two in orders.items() if (found := two[value not in rows][1]) is not None}
+    """The 0/1 program, by Z3."""
+    import z3  # heavy, and needed only where choices depend on each other
 
-
-def _cheapest(found: Mapping[SharedLayout, float], rows: bool) -> tuple[float, SharedLayout | None]:
-    """The cheapest layout whose last dimension is contiguous, or is not."""
-    able = ((cost, layout) for layout, cost in found.items() if (layout.strides[-1:] == (1,)) is rows)
-    return min(able, key=lambda pair: pair[0], default=(math.inf, None))
-
-
-def smallest_cut(
-    costs: Mapping[int, tuple[float, float]], pairs: Sequence[tuple[int, int]], toll: float
-) -> Collection[int]:
-    """Which of these take their first choice where all together is cheapest: each pays for its choice, a pair that
-    chooses differently pays the toll. By augmenting shortest paths (Edmonds and Karp 1972)."""
-    first, second = -1, -2
-    room: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for value, (one, other) in costs.items():
-        room[first][value], room[value][second] = other, one
-    for a, b in (*pairs, *((b, a) for a, b in pairs)):
-        room[a][b] += toll
-    while True:
-        came, front = {first: first}, [first]
-        for node in front:
-            fresh = [n for n, left in room[node].items() if left > 0 and n not in came]
-            came.update(dict.fromkeys(fresh, node))
-            front += fresh
-        if second not in came:
-            return came
-        path = [second]
-        while path[-1] != first:
-            path.append(came[path[-1]])
-        flow = min(room[a][b] for b, a in pairwise(path))
-        for b, a in pairwise(path):
-            room[a][b] -= flow
-            room[b][a] += flow
+    solver = z3.Optimize()
+    chosen = {value: {x: z3.Bool(f"t{value}_{i}") for i, x in enumerate(found)} for value, found in costs.items()}
+    total = z3.IntVal(0)
+    for value, found in chosen.items():
+        solver.add(z3.PbEq([(b, 1) for b in found.values()], 1))
+        total += z3.Sum([z3.If(b, int(costs[value][x]), 0) for x, b in found.items()])
+    for a, b in pairs:
+        for x, first in chosen[a].items():
+            for y, second in chosen[b].items():
+                if not _same_order(x, y):
+                    total += z3.If(z3.And(first, second), WAVEFRONT_COST * ORDER_COST, 0)
+    solver.minimize(total)
+    assert solver.check() == z3.sat
+    model = solver.model()
+    return {value: next(x for x, b in found.items() if z3.is_true(model.eval(b))) for value, found in chosen.items()}
 
 
 def choose_layouts(

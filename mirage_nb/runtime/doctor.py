@@ -39,6 +39,7 @@ def examine(settings: Settings | None = None) -> tuple[Part, ...]:
     known = settings if settings is not None else read_settings()
     return (
         _package("numpy", "the search and the interpreters", "pip install numpy"),
+        _package("z3-solver", "layouts", "pip install z3-solver"),
         _guarded("GPU", "timing, and running kernels at full speed", WITHOUT_GPU, _gpu, known),
         _guarded("NVRTC", "compiling cubins, with or without a GPU", "pip install 'mirage-nb[nvrtc]'", _nvrtc, known),
         _guarded("C++", "executing kernels without a GPU", "apt-get install g++", _compiler, known),

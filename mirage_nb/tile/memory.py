@@ -1,24 +1,25 @@
 """Memory planning: offsets for tensors with live intervals, as dynamic storage allocation (paper section 6).
 
-In: buffers with sizes and live intervals. Out: an offset for each, and the peak. Invariant: two buffers that live at
-the same time share no byte. Each buffer takes the lowest place that is free, in the best of some orders, and of all
-orders where buffers are few, one of which is optimal: sort an optimal plan by offset and push every buffer down. The
-answer is never worse than best fit. The ranking, which has no time to place anything, takes the most bytes that live at
-once; `tests/search/test_memory_sizes.py` holds that plans reach that.
+In: buffers with sizes and live intervals. Out: an offset for each, and the peak. Invariant: two buffers
+that live at the same time share no byte. Small problems are solved exactly by branch and bound, larger
+ones by the best of a few orders; the answer is never worse than best fit. The ranking, which has no time to place
+anything, takes the most bytes that live at once; `tests/search/test_memory_sizes.py` holds that plans reach that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from random import Random
 
-EXACT_LIMIT = 6
-"""Up to this many buffers all orders are tried, and the plan is optimal."""
+EXACT_LIMIT = 10
+"""Up to this many buffers the plan is optimal."""
 
 SHUFFLES = 100
 """Orders that are tried before that."""
+
+NODE_LIMIT = 20_000
+"""Partial plans that branch and bound may look at before it settles for the best one found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,14 @@ def allocate(intervals: Sequence[Interval], alignment: int = 16) -> MemoryPlan:
     orders = _orders(intervals)
     while best.peak > bound and (order := next(orders, None)) is not None:
         best = min(best, _lowest_fit(intervals, sizes, order), key=lambda plan: plan.peak)
+    if best.peak > bound and len(intervals) <= EXACT_LIMIT:
+        best = _branch_and_bound(intervals, sizes, best, bound)
     return best
 
 
-def _orders(intervals: Sequence[Interval]) -> Iterator[Sequence[int]]:
+def _orders(intervals: Sequence[Interval]) -> Iterator[list[int]]:
     """From the start, from the end, the largest areas first; then shuffled ones, always the same: in one of them each
-    buffer mostly finds a place below the bound; then all orders of few."""
+    buffer mostly finds a place below the bound."""
     numbers = list(range(len(intervals)))
     yield sorted(numbers, key=lambda i: (intervals[i].first, -intervals[i].last))
     yield sorted(numbers, key=lambda i: (-intervals[i].last, intervals[i].first))
@@ -65,8 +68,6 @@ def _orders(intervals: Sequence[Interval]) -> Iterator[Sequence[int]]:
     for _ in range(SHUFFLES):
         draw.shuffle(numbers)
         yield numbers
-    if len(numbers) <= EXACT_LIMIT:
-        yield from permutations(numbers)
 
 
 def _lowest_fit(intervals: Sequence[Interval], sizes: Sequence[int], order: Sequence[int]) -> MemoryPlan:
@@ -117,3 +118,33 @@ def _gaps(
 def _finish(placed: dict[int, int], sizes: Sequence[int]) -> MemoryPlan:
     peak = max((placed[i] + sizes[i] for i in placed), default=0)
     return MemoryPlan(tuple(placed[i] for i in range(len(sizes))), peak)
+
+
+def _branch_and_bound(intervals: Sequence[Interval], sizes: Sequence[int], best: MemoryPlan, bound: int) -> MemoryPlan:
+    """Try every order of placing each buffer at the lowest free offset.
+
+    Some order reaches the optimum: sort an optimal plan by offset and push every buffer down.
+    """
+    nodes = 0
+    placed: dict[int, int] = {}
+
+    def lowest(index: int) -> int:
+        return next(s for s, e in _gaps(index, intervals, sizes, placed) if e is None or e - s >= sizes[index])
+
+    def visit(peak: int) -> None:
+        nonlocal nodes, best
+        nodes += 1
+        if peak >= best.peak or nodes > NODE_LIMIT or best.peak == bound:
+            return
+        if len(placed) == len(sizes):
+            best = _finish(placed, sizes)
+            return
+        for index in range(len(sizes)):
+            if index not in placed:
+                start = lowest(index)
+                placed[index] = start
+                visit(max(peak, start + sizes[index]))
+                del placed[index]
+
+    visit(0)
+    return best

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from itertools import product
 
 import pytest
@@ -19,7 +18,6 @@ from mirage_nb.optimize.layout import (
     candidates,
     cost,
     lay_out,
-    smallest_cut,
     swizzled,
 )
 from mirage_nb.tile.shared import FORBIDDEN, Use, byte_offset
@@ -75,23 +73,6 @@ def test_the_program_finds_what_trying_everything_finds(first: Demand, second: D
     found = lay_out([first, second], pairs)
     best = min(total({0: a, 1: b}, [first, second], pairs) for a in allowed[0] for b in allowed[1])
     assert total(found, [first, second], pairs) == best
-
-
-@given(st.data())
-def test_many_that_are_tied_are_the_cheapest_together(data: st.DataObject) -> None:
-    """Orders are told apart by one bit; against every choice of bits."""
-    count = data.draw(st.integers(1, 6))
-    prices = st.integers(0, 40) | st.just(float("inf"))
-    costs = {n: (data.draw(prices), data.draw(st.integers(0, 40))) for n in range(count)}
-    every = [(a, b) for a in range(count) for b in range(a)]
-    pairs = data.draw(st.lists(st.sampled_from(every), max_size=8)) if every else []
-
-    def price(first: Collection[int]) -> float:
-        tolls = sum(7 for a, b in pairs if (a in first) != (b in first))
-        return tolls + sum(two[n not in first] for n, two in costs.items())
-
-    choices = ([n for n, bit in enumerate(bits) if bit] for bits in product((0, 1), repeat=count))
-    assert price(smallest_cut(costs, pairs, 7)) == min(map(price, choices))
 
 
 def test_factors_of_matmuls_are_free_of_bank_conflicts() -> None:

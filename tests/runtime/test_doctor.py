@@ -27,7 +27,7 @@ def found(settings: Settings) -> dict[str, Part]:
 
 def test_the_parts_of_this_machine(settings: Settings) -> None:
     parts = found(settings)
-    assert {"numpy", "GPU", "NVRTC", "C++", "torch", "ipywidgets", "anywidget", "matplotlib"} <= set(parts)
+    assert {"numpy", "z3-solver", "GPU", "NVRTC", "C++", "torch", "ipywidgets", "anywidget", "matplotlib"} <= set(parts)
     assert parts["numpy"].found and parts["numpy"].detail[0].isdigit()
     assert parts["C++"].found and parts["store"].found
     assert str(settings.home) in parts["store"].detail
