@@ -115,6 +115,7 @@ class Dims:
         self.op_of = {v: op for op, values in graph.definitions() for v in values}
         self._memo: dict[int, int] = {}
         self.roots = tuple(self._copy(v) for v in graph.outputs)
+        self._layouts = {copy.layout for copy in self.copies}
 
     def solve(self) -> None:
         """Merge copies of a value wherever that keeps every tensor's axes distinct.
@@ -209,7 +210,8 @@ class Dims:
         return tuple(axis for dim in self.layout(self.copies[copy]) for axis in dim)
 
     def _share(self, first: int, second: int) -> None:
-        if self.symbols.extent[first] == self.symbols.extent[second]:
+        first, second = self.symbols.find(first), self.symbols.find(second)
+        if first != second and self.symbols.extent[first] == self.symbols.extent[second]:
             before = self.symbols.copy()
             self.symbols.refine((first,), (second,), join=True)
             if not self._distinct():
@@ -245,9 +247,9 @@ class Dims:
                 return ()
 
     def _distinct(self) -> bool:
-        for copy in self.copies:
-            axes = [axis for dim in self.layout(copy) for axis in dim]
-            if len(set(axes)) != len(axes):
+        for layout in self._layouts:
+            axes = self.symbols.atoms([symbol for dim in layout for symbol in dim])
+            if len({*axes}) != len(axes):
                 return False
         return True
 
