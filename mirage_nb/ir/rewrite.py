@@ -6,7 +6,7 @@ what the other one's operators read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Generic, TypeVar
@@ -49,3 +49,19 @@ def alone(graph: KernelGraph, op: Op) -> KernelGraph:
     inputs = [Input(f"x{n}", graph.types[value]) for n, value in enumerate(op.inputs)]
     made = KernelGraph.start(*inputs).append(replace(op, inputs=tuple(range(len(inputs)))))
     return made.returning((len(inputs),))
+
+
+def saying(
+    program: KernelGraph, otherwise: Collection[int], say: Callable[[Rewrite[KernelGraph], int, Op], int]
+) -> KernelGraph:
+    """A program in which these values are made otherwise: `say` appends what makes one, and returns where it is; the
+    program itself where there are none."""
+    if not otherwise:
+        return program
+    made = Rewrite(KernelGraph.start(*program.inputs))
+    for op, (value, *_) in program.definitions():
+        if value in otherwise:
+            made.held[value] = say(made, value, op)
+        else:
+            made.copy(op, (value,))
+    return made.returning(program)

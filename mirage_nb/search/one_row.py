@@ -10,7 +10,7 @@ Invariant: over the real numbers the program stays what it was.
 from __future__ import annotations
 
 from mirage_nb.ir import DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
-from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.ir.rewrite import Rewrite, saying
 
 
 def products(program: KernelGraph) -> dict[int, tuple[int, ...]]:
@@ -22,19 +22,15 @@ def products(program: KernelGraph) -> dict[int, tuple[int, ...]]:
 def as_sums(program: KernelGraph) -> KernelGraph:
     """The program with such products as sums; itself where it has none."""
     found = products(program)
-    if not found:
-        return program
-    made = Rewrite(KernelGraph.start(*program.inputs))
-    for op, (value, *_) in program.definitions():
-        if value not in found:
-            made.copy(op, (value,))
-            continue
+
+    def sums(made: Rewrite[KernelGraph], value: int, op: Op) -> int:
         row, matrix = found[value]
         deepest = DimAttrs(len(program.types[matrix].shape) - 1)
         multiplied = made.add(Op(OpKind.MUL, made.places((matrix, row))))
         summed = made.add(Op(OpKind.SUM, (multiplied,), deepest))
-        made.held[value] = made.add(Op(OpKind.RESHAPE, (summed,), ReshapeAttrs(program.types[value].shape)))
-    return made.returning(program)
+        return made.add(Op(OpKind.RESHAPE, (summed,), ReshapeAttrs(program.types[value].shape)))
+
+    return saying(program, found, sums)
 
 
 def _operands(program: KernelGraph, maker: dict[int, Op], op: Op) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from mirage_nb.ir import ConstAttrs, KernelGraph, Op, OpKind
-from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.ir.rewrite import Rewrite, saying
 from mirage_nb.search.dims import folded_dim
 
 
@@ -24,13 +24,8 @@ def of_more(program: KernelGraph) -> dict[int, tuple[int, ...]]:
 def about_own(program: KernelGraph) -> KernelGraph:
     """The program with such sums about the means of what is summed; itself where it has none."""
     found = _sums(program)
-    if not found:
-        return program
-    made = Rewrite(KernelGraph.start(*program.inputs))
-    for op, (value, *_) in program.definitions():
-        if value not in found:
-            made.copy(op, (value,))
-            continue
+
+    def apart(made: Rewrite[KernelGraph], value: int, op: Op) -> int:
         row, mean, total = made.places(found[value])
         extent = program.types[found[value][0]].shape[folded_dim(op)]
 
@@ -42,8 +37,9 @@ def about_own(program: KernelGraph) -> KernelGraph:
 
         own = times(Fraction(1, extent), total)
         inside = made.add(Op(OpKind.SUM, (away(row, own),), op.attrs))
-        made.held[value] = made.add(Op(OpKind.ADD, (inside, times(Fraction(extent), away(own, mean)))))
-    return made.returning(program)
+        return made.add(Op(OpKind.ADD, (inside, times(Fraction(extent), away(own, mean)))))
+
+    return saying(program, found, apart)
 
 
 def _sums(program: KernelGraph) -> dict[int, tuple[int, int, int]]:
