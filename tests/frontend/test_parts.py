@@ -62,6 +62,20 @@ def test_a_region_without_a_kernel_is_searched_in_parts(make: Any) -> None:
 
 
 @torch.no_grad()
+def test_no_part_reads_a_result_of_an_operator_that_it_computes() -> None:
+    """A variance takes the mean that is returned: what reads that as a tensor is not compared with another mean."""
+
+    def normed(x: Any, w: Any) -> Any:
+        spread, middle = torch.var_mean(x, -1, correction=0, keepdim=True)
+        scaled = (x - middle) * torch.rsqrt(spread + 1e-5)
+        return middle, scaled, scaled @ w
+
+    backend, inputs = Backend(Composed(broken=lambda graph: products(graph) > 0)), (torch.randn(4, 32), torch.eye(32))
+    close(torch.compile(normed, backend=backend)(*inputs), normed(*inputs))
+    assert not any("off PyTorch's own" in entry.state for entry in backend.reports.all().entries)
+
+
+@torch.no_grad()
 def test_a_part_reads_what_pytorch_computes_twice() -> None:
     """The norm in front of the division is the one that is returned, though PyTorch does not see it."""
 

@@ -359,6 +359,8 @@ def region_of(piece: Piece, known: Mapping[int, Any], fixed: Collection[Any], al
     settled = (replace(i, settled=_is_settled(n, fixed)) for i, n in zip(graph.inputs, reads, strict=True))
     graph = replace(graph, inputs=tuple(settled))
     covers = _between(reads, writes, alike)
+    if any(node.target is operator.getitem and node.args[0] in covers for node in reads):
+        raise Left("it reads a result of an operator that it computes")
     return Region(graph, graph.digest(), reads, writes, covers, parameters, piece.graph, nodes, alike)
 
 
