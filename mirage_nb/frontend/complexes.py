@@ -21,7 +21,7 @@ ALIKE = frozenset({"aten.clone.default", "aten.alias.default", "aten.detach.defa
 """Operators of one tensor that do the same to both parts."""
 SUMS = frozenset({"aten.add.Tensor", "aten.sub.Tensor"})
 CONJUGATES = frozenset({"aten._conj.default", "aten._conj_physical.default"})
-APART = frozenset({"aten.view_as_complex.default", "aten.mul.Tensor", *SUMS, *CONJUGATES, *ALIKE})
+APART = frozenset({"aten.view_as_complex.default", "aten.polar.default", "aten.mul.Tensor", *SUMS, *CONJUGATES, *ALIKE})
 """What is computed part by part."""
 
 
@@ -49,6 +49,10 @@ def _computed(graph: Any, node: Any, known: dict[Any, Pair]) -> Pair:
     name = str(node.target)
     if name == "aten.view_as_complex.default":
         return _call(graph, ATEN.select.int, node.args[0], -1, 0), _call(graph, ATEN.select.int, node.args[0], -1, 1)
+    if name == "aten.polar.default":
+        radius, angle = node.args
+        cos, sin = _call(graph, ATEN.cos.default, angle), _call(graph, ATEN.sin.default, angle)
+        return _call(graph, ATEN.mul.Tensor, radius, cos), _call(graph, ATEN.mul.Tensor, radius, sin)
     real, imaginary = _parts(graph, node.args[0], known)  # of a real number times a complex one the second is None
     if name in CONJUGATES:
         return real, _call(graph, ATEN.neg.default, imaginary)

@@ -32,6 +32,7 @@ COMPUTED: dict[str, Callable[[Tensor], Tensor]] = {
     "less a wider real number": lambda x: pairs(x)[0] - x[:, :4],
     "a power of i": lambda x: torch.exp(1j * x[:, :4]) * pairs(x),
     "conjugates": lambda x: (pairs(x).conj() * pairs(x) + pairs(x).conj()).conj().resolve_conj(),
+    "angles": lambda x: torch.polar(torch.ones(4), x[:, :4]) * pairs(x),
     "of real numbers": lambda x: torch.complex(x[:, :4], x[:, 4:]) * pairs(x),
 }
 
@@ -54,7 +55,7 @@ def test_regions_and_derivatives_are_pytorchs(name: str) -> None:
     assert report.replaced > 1 and not any(graph.trouble for graph in report.graphs), str(report)
 
 
-@pytest.mark.parametrize("name", ["times i", "a number", "a wider real number", "conjugates"])
+@pytest.mark.parametrize("name", ["times i", "a number", "a wider real number", "conjugates", "angles"])
 def test_programs_are_pytorchs(name: str) -> None:
     def model(x: Tensor) -> Tensor:
         return torch.view_as_real(COMPUTED[name](x)) + 1
