@@ -22,14 +22,13 @@ import numpy as np
 import mirage_nb
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
-from mirage_nb.ir.legality import is_legal
 from mirage_nb.lang import load
 from mirage_nb.search import EFFORTS, configurations, prepare, tiny
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
 from tests.search.explored import explored
 from tests.strategies import arrays_for
-from tests.verify.mutants import mutants
+from tests.verify.mutants import is_legal, mutants
 
 FOLDER = Path(mirage_nb.__file__).parent / "bench" / "workloads"
 WORKLOADS = tuple(sorted(path.stem for path in FOLDER.glob("*.mirage")))

@@ -29,6 +29,7 @@ from mirage_nb.ir import (
     ThreadGraph,
     TransposeAttrs,
 )
+from mirage_nb.ir.legality import check
 
 Graph = KernelGraph | BlockGraph | ThreadGraph
 Mutation = tuple[str, Op]
@@ -37,6 +38,16 @@ UNARY = (OpKind.EXP, OpKind.SQR, OpKind.SQRT, OpKind.SILU, OpKind.SIGMOID)
 BINARY = (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.MATMUL)
 REDUCTIONS = (OpKind.SUM, OpKind.MAX)
 FAMILIES = (UNARY, BINARY, REDUCTIONS)
+
+
+
+def is_legal(graph: KernelGraph) -> bool:
+    """Whether `legality.check` passes."""
+    try:
+        check(graph)
+    except GraphError:
+        return False
+    return True
 
 
 def mutants(graph: KernelGraph) -> Iterator[tuple[str, KernelGraph]]:

@@ -13,7 +13,6 @@ import pytest
 
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
-from mirage_nb.ir.legality import is_legal
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
 from tests.mugraphs import (
@@ -29,7 +28,7 @@ from tests.mugraphs import (
     rmsnorm_fig3,
 )
 from tests.strategies import arrays_for
-from tests.verify.mutants import mutants
+from tests.verify.mutants import is_legal, mutants
 
 GROUPS: dict[str, tuple[Case, ...]] = {
     "rmsnorm": (rmsnorm(), rmsnorm(4, 12, 8, 4, 3), rmsnorm(2, 4, 4, 1, 2), rmsnorm(2, 8, 8, 2, 1)),

@@ -22,7 +22,6 @@ from mirage_nb.ir import (
     OpKind,
     ReshapeAttrs,
 )
-from mirage_nb.ir.legality import is_legal
 from mirage_nb.search import (
     EFFORTS,
     Budget,
@@ -48,7 +47,7 @@ from tests.search import programs
 from tests.shares import examples
 from tests.strategies import arrays_for, program_pairs
 from tests.strategies import programs as random_programs
-from tests.verify.mutants import mutants
+from tests.verify.mutants import is_legal, mutants
 from tests.verify.term_values import World, part_extents
 
 SECONDS = 1.0
