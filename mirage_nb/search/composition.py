@@ -71,22 +71,27 @@ def library_and_fused(
     limits: Limits = NO_LIMITS,
     seed: int = 0,
     rows: Sequence[str] = (),
-    said_as: Sequence[Wording] = (),
+    said_as: Words | None = None,
 ) -> Composition | None:
     """Library products, library kernels of these rows, and generated kernels between them, in as few dimensions as say
     the program; None where that is the program itself, or no kernel is of these rows, if there are any. said_as: other
     words for the program first; None where it has nothing to say with them."""
-    fewest = coalesced(program)
-    if said_as and not any(wording.replaced(fewest) for wording in said_as):
-        return None
-    widest = Longest(row=target.shared_per_block // SUM_BYTES)
-    said, pairs = _said(fewest, [*said_as, *([] if rows and not said_as else [_rows(widest)])], seed)
+    fewest = said = coalesced(program)
+    pairs: list[Pair] = []
+    if said_as is not None:
+        said, pairs = _said(fewest, said_as.wordings, seed)
+        if said is fewest:
+            return None
+    if said_as is not None or not rows:
+        widest = Longest(row=target.shared_per_block // SUM_BYTES)
+        said, more = _said(said, [_in_parts(widest, Longest(row=1, part=TINY_PART))], seed)
+        pairs += more
     library = matches(said, rows) if rows else ()
-    if rows and not said_as and not library:
+    if rows and said_as is None and not library:
         return None
     whole = {match.output for match in library}
     computed: list[tuple[Part, Instance]] = []
-    grain = said_as[-1].grain if said_as else COMPOSED
+    grain = said_as.grain if said_as is not None else COMPOSED
     for piece in partition(said, target, grain, library=library):
         computed.append(_computed(piece, target, limits, seed, bool(whole.intersection(piece.writes))))
     fused = any(part.structure is not None for part, _ in computed)
@@ -110,34 +115,37 @@ Replaced = Mapping[int, tuple[int, ...]]
 @dataclass(frozen=True, slots=True)
 class Wording:
     """Another way to say parts of a program: what makes which values of which others, the program with all of these
-    said otherwise, and a small one; and how large its pieces may become."""
+    said otherwise, and a small one."""
 
     replaced: Callable[[KernelGraph], Replaced]
     said: Callable[[KernelGraph], KernelGraph]
     small: Callable[[KernelGraph], KernelGraph]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Wordings, one after the other, and how large pieces of a program in these words may become."""
+
+    wordings: tuple[Wording, ...]
     grain: Grain = COMPOSED
 
 
-ONE_ROW = (Wording(one_row.products, one_row.as_sums, one_row.as_sums),)
-"""Products of one row are no library's."""
-
-
-def _rows(longest: Longest) -> Wording:
-    """Rows that no block holds, in parts."""
-    tiny = Longest(row=1, part=TINY_PART)
+def _in_parts(longest: Longest, tiny: Longest) -> Wording:
+    """Rows and columns that are longer, in parts; of a small program those that are longer than tiny ones."""
     return Wording(lambda p: folds(p, longest), lambda p: in_parts(p, longest), lambda p: in_parts(p, tiny))
 
 
-_LONG = Longest(row=PART, column=LONGEST_COLUMN)
-_TINY = Longest(row=1, part=TINY_PART, column=1, column_part=TINY_PART)
-COLUMNS = (
-    Wording(squares.of_more, squares.about_own, squares.about_own),
-    Wording(
-        lambda p: folds(p, _LONG),
-        lambda p: in_parts(p, _LONG),
-        lambda p: in_parts(p, _TINY),
-        replace(COMPOSED, row=PART, column=LONGEST_COLUMN),
+ONE_ROW = Words((Wording(one_row.products, one_row.as_sums, one_row.as_sums),))
+"""Products of one row are no library's."""
+COLUMNS = Words(
+    (
+        Wording(squares.of_more, squares.about_own, squares.about_own),
+        _in_parts(
+            Longest(row=PART, column=LONGEST_COLUMN),
+            Longest(row=1, part=TINY_PART, column=1, column_part=TINY_PART),
+        ),
     ),
+    replace(COMPOSED, row=PART, column=LONGEST_COLUMN),
 )
 """Columns that no thread holds, and rows that registers hardly do, in parts."""
 

@@ -17,7 +17,9 @@ from fractions import Fraction
 
 from mirage_nb.ir import ConstAttrs, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs
 from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.search.dims import folded_dim
 from mirage_nb.search.squares import squared
+from mirage_nb.tile.register_resident import LONGEST_COLUMN
 
 PART = 16384
 """Elements of a part at most: threads of a block hold them in registers."""
@@ -25,8 +27,6 @@ GRAIN = 8
 """Elements that a part is a multiple of, where that can be: vectors."""
 LEAST, BUSY = 1024, 256
 """Where there are fewer parts than `BUSY`, they are smaller, down to so many elements."""
-COLUMN_PART = 64
-"""Elements of a part of a column at most: of so many a thread holds whole vectors of 16 bytes."""
 FOLDS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM})
 
 
@@ -37,7 +37,7 @@ class Longest:
     row: float = math.inf
     part: int = PART
     column: float = math.inf
-    column_part: int = COLUMN_PART
+    column_part: int = LONGEST_COLUMN
 
 
 def folds(program: KernelGraph, longest: Longest) -> dict[int, tuple[int, ...]]:
@@ -67,7 +67,7 @@ class _Rewriting(Rewrite[KernelGraph]):
         """The program in parts."""
         for op, (value, *_) in self.program.definitions():
             if parts := self.parts(op):
-                self.held[value] = self._folded(op, _dim(op), parts)
+                self.held[value] = self._folded(op, folded_dim(op), parts)
             else:
                 self.copy(op, (value,))
         return self.returning(self.program)
@@ -80,7 +80,7 @@ class _Rewriting(Rewrite[KernelGraph]):
         extent, is_row = shape[dim], dim == len(shape) - 1
         longest, part = (self.longest.row, self.longest.part) if is_row else (
             self.longest.column, self.longest.column_part)  # fmt: skip
-        if extent <= longest or any(self.program.types[v].shape[dim] != extent for v in op.inputs):
+        if extent <= longest or any(self.program.types[v].shape != shape for v in op.inputs):
             return 0
         able = [n for n in range(2, min(part, extent // 2) + 1) if extent % n == 0]
         enough = max(LEAST, math.prod(shape) // BUSY) if is_row else part
@@ -88,16 +88,17 @@ class _Rewriting(Rewrite[KernelGraph]):
 
     def sources(self, op: Op) -> tuple[int, ...]:
         """What a fold in parts is made of."""
-        found = self._centred(op) or self._below(op)
-        return (found[0],) if found else op.inputs
+        if (found := self._centred(op)) is not None:
+            return found[:1]
+        return op.inputs if (row := self._below(op)) is None else (row,)
 
     def _folded(self, op: Op, dim: int, parts: int) -> int:
         if (found := self._centred(op)) is not None:
             return self._squares(*found, dim, parts)
         if (row := self._below(op)) is not None:
-            shifts = self._part_folds(OpKind.MAX, row[0], dim, parts)
-            away = self._append(OpKind.SUB, self._cut(row[0], dim, parts), shifts)
-            made, source = self._fold(OpKind.SUM, 1, self._append(OpKind.EXP, away)), row[0]
+            source, shifts = row, self._part_folds(OpKind.MAX, row, dim, parts)
+            away = self._append(OpKind.SUB, self._cut(row, dim, parts), shifts)
+            made = self._fold(OpKind.SUM, 1, self._append(OpKind.EXP, away))
         elif op.kind is OpKind.RESCALED_SUM:
             source, shift = op.inputs
             shifts = self._part_folds(OpKind.MAX, shift, dim, parts)
@@ -132,11 +133,11 @@ class _Rewriting(Rewrite[KernelGraph]):
         total, factor = kinds.get(OpKind.SUM), kinds.get(OpKind.CONST)
         if total is None or factor is None or total.attrs != fold.attrs or total.inputs != (row,):
             return None
-        extent = self.program.types[row].shape[_dim(fold)]
+        extent = self.program.types[row].shape[folded_dim(fold)]
         exact = isinstance(factor.attrs, ConstAttrs) and factor.attrs.value == Fraction(1, extent)
         return (row, mean) if exact else None
 
-    def _below(self, fold: Op) -> tuple[int] | None:
+    def _below(self, fold: Op) -> int | None:
         """The row, if a sum is of the exponentials of how far its elements lie below the largest."""
         raised = self.maker.get(fold.inputs[0])
         away = self.maker.get(raised.inputs[0]) if raised is not None and raised.kind is OpKind.EXP else None
@@ -145,7 +146,7 @@ class _Rewriting(Rewrite[KernelGraph]):
         row, shift = away.inputs
         top = self.maker.get(shift)
         found = top is not None and top.kind is OpKind.MAX and (top.inputs, top.attrs) == ((row,), fold.attrs)
-        return (row,) if found else None
+        return row if found else None
 
     # -- operators -------------------------------------------------------------------------------------
 
@@ -182,8 +183,3 @@ class _Rewriting(Rewrite[KernelGraph]):
 
     def _shaped(self, value: int, shape: tuple[int, ...]) -> int:
         return self.add(Op(OpKind.RESHAPE, (value,), ReshapeAttrs(shape)))
-
-
-def _dim(fold: Op) -> int:
-    assert isinstance(fold.attrs, DimAttrs)
-    return fold.attrs.dim

@@ -41,8 +41,8 @@ def unsearched(program: KernelGraph, target: Target, limits: Limits = NO_LIMITS,
     yield Candidate.of(own_operators(program, target), OWN_OPERATORS, operators_of(program), ITSELF)
     known = {program.digest()}
     for name, rows, said_as in (
-        (LIBRARY_AND_FUSED, (), ()),
-        (LIBRARY_KERNELS, COMPOSED_ROWS, ()),
+        (LIBRARY_AND_FUSED, (), None),
+        (LIBRARY_KERNELS, COMPOSED_ROWS, None),
         (ROWS_FUSED, COMPOSED_ROWS, ONE_ROW),
         (COLUMNS_FUSED, (), COLUMNS),
     ):

@@ -385,8 +385,10 @@ class BlockWriter:
         op = self.block.ops[value]
         while op.inputs and Trait.VIEW in OPS[op.kind].traits:
             op = self.block.ops[op.inputs[0]]
+        if op.kind is OpKind.IN_ITER:
+            return value
         wide = _read_as(self.prepared, axis)
-        if op.kind is OpKind.IN_ITER or wide is None or self.block.types[value].dtype.size >= wide.size:
+        if wide is None or self.block.types[value].dtype.size >= wide.size:
             return value
         return self._append(Op(OpKind.CAST, (value,), CastAttrs(wide)), self.layouts[value], self.zeros[value])
 
