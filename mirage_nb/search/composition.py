@@ -21,7 +21,7 @@ from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_draft
 from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.coalesced import coalesced, restored
 from mirage_nb.search.limits import NO_LIMITS, Limits
-from mirage_nb.search.partition import COMPOSED, Grain, partition
+from mirage_nb.search.partition import COMPOSED, Grain, IsOver, never, partition
 from mirage_nb.search.pieces import VIEWS, Piece, Whole, is_heavy
 from mirage_nb.search.saturation.values import POST
 from mirage_nb.search.sizes.drafts import Instance
@@ -72,10 +72,12 @@ def library_and_fused(
     seed: int = 0,
     rows: Sequence[str] = (),
     said_as: Words | None = None,
+    is_over: IsOver = never,
 ) -> Composition | None:
     """Library products, library kernels of these rows, and generated kernels between them, in as few dimensions as say
-    the program; None where that is the program itself, or no kernel is of these rows, if there are any. said_as: other
-    words for the program first; None where it has nothing to say with them."""
+    the program; None where that is the program itself, no kernel is of these rows, if there are any, or its time
+    is over before that is there. said_as: other words for the program first; None where it has nothing to say with
+    them."""
     fewest = said = coalesced(program)
     pairs: list[Pair] = []
     if said_as is not None:
@@ -92,7 +94,9 @@ def library_and_fused(
     whole = {match.output for match in library}
     computed: list[tuple[Part, Instance]] = []
     grain = said_as.grain if said_as is not None else COMPOSED
-    for piece in partition(said, target, grain, library=library):
+    for piece in partition(said, target, grain, library=library, is_over=is_over):
+        if is_over():
+            return None
         computed.append(_computed(piece, target, limits, seed, bool(whole.intersection(piece.writes))))
     fused = any(part.structure is not None for part, _ in computed)
     if not fused and (fewest is program or all(part.prepared.refused for part, _ in computed)):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import SearchError
@@ -71,6 +71,15 @@ LOOKED_AT = 5_000
 """Operators of groups that are looked at, all groups together (some 1,000 for what people write); no groups are joined
 after that."""
 
+IsOver = Callable[[], bool]
+"""Whether there is no more time."""
+
+
+def never() -> bool:
+    """There is always time."""
+    return False
+
+
 COMPOSED = Grain(operators=64, products=0, looped=False)
 """Every product alone, for a library; what lies between them in as few pieces as pay, each as it stands."""
 
@@ -81,6 +90,7 @@ def partition(
     grain: Grain = SEARCHED,
     inside: Collection[int] = (),
     library: Sequence[Match] = (),
+    is_over: IsOver = never,
 ) -> tuple[Piece, ...]:
     """The pieces of a program, in an order in which each finds what it reads; outputs that are inputs or constants
     need none, what no output needs is left out.
@@ -93,22 +103,29 @@ def partition(
             joined with its readers, whatever it costs, unless a third piece has to come between them. Those that
             depend on no input are made again wherever they are read.
         library: what kernels of a library compute whole, each a piece of its own.
+        is_over: asked before groups are looked at; once it is so, no more are joined.
 
     Raises:
         SearchError: an operator is no pre-defined one.
     """
-    return _Partition(graph, target, grain, inside, library).pieces()
+    return _Partition(graph, target, grain, inside, library, is_over).pieces()
 
 
 class _Partition:
     """The work on one program. An operator is known by the value that it makes; a group of them by a number."""
 
     def __init__(
-        self, graph: KernelGraph, target: Target, grain: Grain, inside: Collection[int], library: Sequence[Match]
+        self,
+        graph: KernelGraph,
+        target: Target,
+        grain: Grain,
+        inside: Collection[int],
+        library: Sequence[Match],
+        is_over: IsOver,
     ) -> None:
         if any(op.body is not None for op in graph.ops):
             raise SearchError("only pre-defined operators are partitioned", hint="give the tensor program")
-        self.graph, self.target, self.grain = graph, target, grain
+        self.graph, self.target, self.grain, self.is_over = graph, target, grain, is_over
         self.program = Whole.of(graph)
         self.maker = self.program.maker
         self.uses = graph.uses()
@@ -131,7 +148,7 @@ class _Partition:
         self.fresh = itertools.count(len(graph.types))
         self.inside = sorted(self.stored.intersection(inside))
         self._join_around()
-        self.us = {number: self._us(members) for number, members in self.members.items()}
+        self._join_chains()
 
     # -- what the program is --------------------------------------------------------------------------
 
@@ -225,6 +242,12 @@ class _Partition:
         writes = [v for v in sorted(members) if v in outputs or not members.issuperset(self.readers.get(v, ()))]
         return self.program.part((self.stored - members).union(writes), writes)
 
+    def _alone(self, number: int) -> float:
+        """What a group takes, which is asked once."""
+        if number not in self.us:
+            self.us[number] = self._us(self.members[number])
+        return self.us[number]
+
     def _us(self, members: frozenset[int]) -> float:
         """What a group takes: as one kernel or two, or, alone, by a library; infinite if neither can be."""
         if (match := self.whole.get(members)) is not None:
@@ -310,9 +333,7 @@ class _Partition:
             _, first, second = heapq.heappop(heap)
             if first not in self.members or second not in self.members or self._apart(first, second):
                 continue
-            number = self._join(first, second)
-            self.us[number] = self._us(self.members[number])
-            self._offer(heap, [number])
+            self._offer(heap, [self._join(first, second)])
         self._join_around()
         return tuple(self._piece(self.members[number]) for number in self._ordered())
 
@@ -334,13 +355,39 @@ class _Partition:
                     if first != second and not self._apart(first, second):
                         self._join(first, second)
 
+    def _join_chains(self) -> None:
+        """Join elementwise operators with the only one that reads them, of as many elements, and what is read where it
+        lies with its reader: that always pays, and is not looked at pair by pair."""
+        for value in self.needed:
+            first, (reader, *others) = self.group[value], self.readers.get(value, [value])
+            second = self.group[reader]
+            simple = not others and value not in self.graph.outputs and self._is_elementwise(reader)
+            if first == second or not simple or not (self._seen(value) or self._fits(value, reader)):
+                continue
+            if self._allowed(self.members[first] | self.members[second]):
+                self._join(first, second)
+        for number, members in [*self.members.items()]:
+            if len(members) > 1 and self.fixed.isdisjoint(members) and self._alone(number) == math.inf:
+                del self.members[number]
+                self.members |= {value: frozenset([value]) for value in members}
+                self.group |= {value: value for value in members}
+        self._join_around()
+
+    def _fits(self, value: int, reader: int) -> bool:
+        """Whether an elementwise operator has the elements of the one that reads it, in their order."""
+        same = self.graph.types[value].elements == self.graph.types[reader].elements
+        return same and self._is_elementwise(value) and value in self.maker[reader].inputs
+
+    def _is_elementwise(self, value: int) -> bool:
+        return Trait.ELEMENTWISE in OPS[self.maker[value].kind].traits
+
     def _offer(self, heap: list[tuple[float, int, int]], groups: Iterable[int]) -> None:
         """Pairs with one of these groups that are worth joining; those later where a product repeats another's work."""
         pairs = {(min(a, b), max(a, b)) for a in groups for b in self._near(a)}
         for a, b in sorted(pairs):
             members = self.members[a] | self.members[b]
-            if self.looked_at < LOOKED_AT and self._allowed(members):
-                gain = self.us[a] + self.us[b] - self._us(members)
+            if self.looked_at < LOOKED_AT and not self.is_over() and self._allowed(members):
+                gain = self._alone(a) + self._alone(b) - self._us(members)
                 if gain > 0:
                     heapq.heappush(heap, (REPEATED_US * self._multiplied(a, b) - gain, a, b))
 

@@ -14,6 +14,7 @@ import pytest
 
 from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted
+from mirage_nb.lang import parse
 from mirage_nb.runtime import passes
 from mirage_nb.runtime.contest import without_gpu
 from mirage_nb.runtime.contest.winner import ALONE
@@ -174,3 +175,9 @@ def test_a_kernel_that_runs_at_once_takes_no_more_than_the_whole_budget(
 
 def changed(emitted: Emitted, old: str, new: str) -> Emitted:
     return replace(emitted, source=emitted.source.replace(old, new))
+
+
+def test_what_numpy_takes_long_for_is_left_to_processes() -> None:
+    """They are ended when time is over; one product of many operations takes less than as many elements."""
+    assert without_gpu.operations(parse("X: f16[1024, 4096]\nreturn softmax(X)").graph) > without_gpu.AT_ONCE
+    assert without_gpu.operations(parse("X: f16[512, 512]\nreturn X @ X").graph) < without_gpu.AT_ONCE

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mirage_nb.errors import SearchError
 from mirage_nb.interp import reference
 from mirage_nb.ir import ArangeAttrs, BlockGraph, DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs
+from mirage_nb.lang import parse
 from mirage_nb.search.partition import COMPOSED, FREE, SEARCHED, Grain, partition
 from mirage_nb.search.pieces import Piece, is_heavy
 from mirage_nb.targets import TARGETS
@@ -237,3 +238,29 @@ def test_pieces_that_are_joined_through_far_operators_wait_for_none_that_waits_f
     arrays = [np.random.default_rng(0).uniform(0.5, 0.6, i.type.shape) for i in program.inputs]
     for found, right in zip(composed(program, parts, arrays), reference.evaluate(program, arrays), strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-9)
+
+
+def depthwise(size: int) -> KernelGraph:
+    """A convolution by slices: four operators for each of its taps."""
+    return parse(
+        f"X: f32[8, {7 + size}, {7 + size}]\nW: f32[8, {size}, {size}]\nacc = 0\nfor i in range({size}):\n"
+        f"    for j in range({size}):\n        acc = acc + X[:, i:i+8, j:j+8] * W[:, i, j][:, None, None]\nreturn acc"
+    ).graph
+
+
+def test_long_chains_of_operators_on_elements_are_few_pieces_soon() -> None:
+    tower = parse("X: f16[64, 64]\nz = X\nfor i in range(100):\n    z = tanh(z * X + X)\nreturn z").graph
+    for program, most in ((depthwise(7), 7), (tower, 18)):
+        for grain in (SEARCHED, COMPOSED):
+            with cpu_limit(1.0):
+                parts = partition(program, H200, grain)
+            assert sum(piece.computes for piece in parts) <= most
+
+
+def test_what_has_no_more_time_is_partitioned_all_the_same() -> None:
+    program = depthwise(3)
+    rng = np.random.default_rng(0)
+    arrays = [rng.uniform(0.5, 2.0, i.type.shape) for i in program.inputs]
+    for grain in GRAINS:
+        parts = partition(program, H200, grain, is_over=lambda: True)
+        np.testing.assert_allclose(composed(program, parts, arrays), reference.evaluate(program, arrays), rtol=1e-9)

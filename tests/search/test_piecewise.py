@@ -12,6 +12,7 @@ from mirage_nb.ir import AccumKind, KernelGraph
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Budget, prepare, run_configuration
+from mirage_nb.search.composition import library_and_fused
 from mirage_nb.search.limits import NO_LIMITS
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.piecewise import IN_PIECES_ONLY, Pieces, explorable, is_large, piecewise
@@ -34,7 +35,7 @@ def program() -> KernelGraph:
 @pytest.fixture(scope="module")
 def session(program: KernelGraph) -> SearchSession:
     """A session that has ended; its program has 94 operators."""
-    made = SearchSession(program, H200, effort="quick", seconds=10.0)
+    made = SearchSession(program, H200, effort="quick", seconds=25.0)
     made.start().result(60)
     return made
 
@@ -101,3 +102,11 @@ def test_a_whole_is_as_sure_as_its_least_sure_piece() -> None:
     assert (both.kind, both.trials, both.log2_bound) == (VerdictKind.FIELD, 4, -69.0)
     assert piecewise([tried, Verdict(VerdictKind.FIELD, trials=2)]).log2_bound is None
     assert piecewise([proved, Verdict(VerdictKind.STORED)]).kind is VerdictKind.STORED
+
+
+def test_pieces_that_have_no_more_time_are_whole_at_once(program: KernelGraph) -> None:
+    pieces = Pieces(program, H200, NO_LIMITS, 0, lambda: True)
+    (whole,) = pieces.wholes(lambda _: ())
+    arrays = [np.random.default_rng(0).uniform(0.5, 2.0, i.type.shape) for i in program.inputs]
+    np.testing.assert_allclose(reference.evaluate(whole.graph, arrays), reference.evaluate(program, arrays), rtol=1e-9)
+    assert library_and_fused(program, H200, is_over=lambda: True) is None

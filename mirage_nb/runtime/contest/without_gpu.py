@@ -34,9 +34,11 @@ FINALISTS = 4
 ESTIMATE_US = 300.0
 """The CPU edition takes about 0.2 s for every microsecond that the cost model estimates for a GPU."""
 NUMPY_OPERATIONS = 2e11
-"""Additions and multiplications of a program that NumPy computes within about a minute."""
+"""Operations of a program that NumPy computes within about a minute."""
 AT_ONCE = 1e9
 """What it computes in less time than a worker takes to start."""
+ELEMENT = 200.0
+"""Operations of a product that take as long as one element of a value: making it, and what its rounding may do."""
 AT_ONCE_US = 20.0
 """The same of generated kernels, by their estimates."""
 
@@ -185,9 +187,9 @@ def is_generated(graph: KernelGraph) -> bool:
 
 
 def operations(graph: KernelGraph) -> float:
-    """Additions and multiplications of pre-defined operators."""
+    """Additions and multiplications of products, and elements of all values as so many of them."""
     total = 0.0
     for op, values in graph.definitions():
-        depth = sum(graph.types[v].shape[-1] for v in op.inputs[: len(op.inputs) // 2]) if op.kind in HEAVY else 1
-        total += 2.0 * depth * sum(graph.types[v].elements for v in values)
+        depth = sum(graph.types[v].shape[-1] for v in op.inputs[: len(op.inputs) // 2]) if op.kind in HEAVY else 0
+        total += (2.0 * depth + ELEMENT) * sum(graph.types[v].elements for v in values)
     return total

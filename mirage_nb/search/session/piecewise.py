@@ -18,7 +18,7 @@ from mirage_nb.search import Configuration, Effort, configurations, prepare
 from mirage_nb.search.assemble import beside, cheapest, joined, on_given
 from mirage_nb.search.coalesced import coalesced
 from mirage_nb.search.limits import Limits
-from mirage_nb.search.partition import partition
+from mirage_nb.search.partition import IsOver, never, partition
 from mirage_nb.search.pieces import Piece
 from mirage_nb.search.said import Said
 from mirage_nb.search.session.findings import Bounds
@@ -62,19 +62,23 @@ class Share:
 
 
 class Pieces:
-    """The pieces of one program for one target."""
+    """The pieces of one program for one target; is_over: once it is so, nothing more is looked for than what runs."""
 
-    def __init__(self, program: KernelGraph, target: Target, limits: Limits, seed: int) -> None:
+    def __init__(
+        self, program: KernelGraph, target: Target, limits: Limits, seed: int, is_over: IsOver = never
+    ) -> None:
+        self._is_over = is_over
         # Pieces take parts of what they read by themselves.
         self._said, self._target, self._seed = Said(program, coalesced(program)), target, seed
-        self._pieces = partition(self._said.program, target)
+        self._pieces = partition(self._said.program, target, is_over=is_over)
         self._order = [piece.digest for piece in self._pieces]
         self._computing = [piece.digest for piece in self._pieces if piece.computes]
         shares: dict[str, Share] = {}
         for piece, digest in zip(self._pieces, self._order, strict=True):
             if digest not in shares:
-                known = tuple(unsearched(piece.graph, target, limits, seed))
-                shares[digest] = Share(piece, self._order.count(digest), known, _gain(piece, known, target, seed))
+                known = tuple(unsearched(piece.graph, target, limits, seed, is_over))
+                gain = 0.0 if is_over() else _gain(piece, known, target, seed)
+                shares[digest] = Share(piece, self._order.count(digest), known, gain)
         self._shares = shares
         self._last: tuple[tuple[str, ...], ...] = ()
         self._wholes: tuple[Candidate, ...] = ()
@@ -114,8 +118,8 @@ class Pieces:
         best = {digest: _best([*found(digest)[:PER_PIECE], *share.known]) for digest, share in self._shares.items()}
         known = tuple(tuple(c.digest for c in candidates) for candidates in best.values())
         if known != self._last:
-            self._last = known
             self._wholes = tuple(self._made_of(best))
+            self._last = () if self._is_over() else known
         return self._wholes
 
     def made_of(self, digest: str) -> Made:
@@ -130,6 +134,8 @@ class Pieces:
             picks.append({**fastest, digest: min(share.known, key=lambda c: c.estimate_us)})
         seen: set[str] = set()
         for chosen in picks:
+            if seen and self._is_over():
+                return
             whole = self._whole(chosen)
             if whole.digest not in seen:
                 seen.add(whole.digest)

@@ -314,15 +314,17 @@ class SearchSession(Background):
             return
         limits = self.bounds.searched.limits
         known: list[Candidate] = []
-        for candidate in unsearched(self.program, self.target, limits, self.seed):
+        for candidate in unsearched(self.program, self.target, limits, self.seed, self._ends_now):
             known.append(candidate)
             with self._turn:
                 self._ledger.know_unsearched(known)
                 self._first = self._first if self._first is not None else self._elapsed()
-            if not self.proceed() or self._allowed.search_is_over:
-                return
-        if operators_of(self.program) > WORTH_CUTTING:
-            self._pieces = Pieces(self.program, self.target, limits, self.seed)
+        if operators_of(self.program) > WORTH_CUTTING and not self._ends_now():
+            self._pieces = Pieces(self.program, self.target, limits, self.seed, self._ends_now)
+
+    def _ends_now(self) -> bool:
+        """Whether this search is over; sits out a pause."""
+        return not self.proceed() or self._allowed.search_is_over
 
     def _say_why(self) -> None:
         """After a search: why nothing was accepted, if so."""

@@ -23,7 +23,7 @@ from mirage_nb.search.composition import (
     own_operators,
 )
 from mirage_nb.search.limits import NO_LIMITS, Limits
-from mirage_nb.search.partition import FREE
+from mirage_nb.search.partition import FREE, IsOver, never
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.verify.proof import with_proof
@@ -35,9 +35,11 @@ PROOF_SECONDS = 1.0
 """What looking for a proof may take where field trials say nothing of a composition."""
 
 
-def unsearched(program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0) -> Iterator[Candidate]:
+def unsearched(
+    program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0, is_over: IsOver = never
+) -> Iterator[Candidate]:
     """The program's own operators, then library products, more of a library's kernels, none of one row, and none of
-    long columns, with the rest fused, where that is something else."""
+    long columns, with the rest fused, where that is something else, and as long as there is time."""
     yield Candidate.of(own_operators(program, target), OWN_OPERATORS, operators_of(program), ITSELF)
     known = {program.digest()}
     for name, rows, said_as in (
@@ -46,7 +48,9 @@ def unsearched(program: KernelGraph, target: Target, limits: Limits = NO_LIMITS,
         (ROWS_FUSED, COMPOSED_ROWS, ONE_ROW),
         (COLUMNS_FUSED, (), COLUMNS),
     ):
-        found = library_and_fused(program, target, limits, seed, rows, said_as)
+        if is_over():
+            return
+        found = library_and_fused(program, target, limits, seed, rows, said_as, is_over)
         if found is not None and (digest := found.instance.graph.digest()) not in known:
             known.add(digest)
             if (fused := _fused(found, limits, seed, name)) is not None:
