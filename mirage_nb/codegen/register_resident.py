@@ -24,6 +24,7 @@ from mirage_nb.optimize.layout import read_once
 from mirage_nb.optimize.register_resident import Resident
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES
+from mirage_nb.tile.register_resident import partial_sets
 from mirage_nb.tile.sketch import REDUCTIONS
 
 ONCE_BYTES = 2**20
@@ -50,22 +51,14 @@ class ResidentText:
     def emit(self) -> None:
         """The whole body."""
         resident = self.resident
-        if not resident.rows:
+        if not resident.shared:
             self.dependence.wait()
             with each(self.out, self.scope, Walk(resident.kept, resident.width)) as kept:
                 self._loads(list(self.inputs), kept)
                 self._compute(kept)
             return
-        if self._row_warps > 1:
-            rescaled = [op.inputs[1] for op in self.scope.block.ops if op.kind is OpKind.RESCALED_SUM]
-            shared = sum(_reduces(op.kind) for op in self.scope.block.ops) + len(set(rescaled))
-            self.out.line(f"MIRAGE_SHARED(float, scratch, {shared * resident.warps});")
-        groups = self.scope.threads // resident.lanes
-        if groups > 1:
-            self.out.line(f"const int row = thread / {resident.lanes}, place = thread % {resident.lanes};")
-        else:
-            self.out.line("const int place = thread;")
-        kept = (*unravel(named("row", groups), resident.tile[:-1]), Index())
+        self._declare_scratch()
+        kept = self._shared_place()
         late = [v for v, attrs in self.inputs.items() if attrs.arg in self.dependence.written]
         soon = self._soon() if resident.together else frozenset[int]()
         early = sorted((v for v in self.inputs if v not in resident.behind), key=soon.__contains__)
@@ -74,6 +67,34 @@ class ResidentText:
             self.dependence.wait()
         self._loads([v for v in early if v in late], kept)
         self._compute(kept)
+
+    def _declare_scratch(self) -> None:
+        """What threads tell others of their part of a reduction."""
+        resident = self.resident
+        if resident.warps > 1 and (resident.lanes > LANES if resident.rows else self._sets > 1):
+            rescaled = [op.inputs[1] for op in self.scope.block.ops if op.kind is OpKind.RESCALED_SUM]
+            folds = sum(_reduces(op.kind) for op in self.scope.block.ops) + len(set(rescaled))
+            self.out.line(f"MIRAGE_SHARED(float, scratch, {folds * self._scratch_each});")
+
+    @property
+    def _scratch_each(self) -> int:
+        """Floats of one reduction."""
+        resident = self.resident
+        return resident.warps if resident.rows else self._sets * resident.vectors * resident.width
+
+    def _shared_place(self) -> Multi:
+        """The index of the row, or of the vector of columns, that a thread shares, behind what names it: `place` among
+        those that do."""
+        out, resident = self.out, self.resident
+        if not resident.rows:
+            out.line(f"const int place = thread / {resident.vectors}, column = thread % {resident.vectors};")
+            return unravel(named("column", resident.vectors) * resident.width, resident.kept)
+        groups = self.scope.threads // resident.lanes
+        if groups > 1:
+            out.line(f"const int row = thread / {resident.lanes}, place = thread % {resident.lanes};")
+        else:
+            out.line("const int place = thread;")
+        return (*unravel(named("row", groups), resident.tile[:-1]), Index())
 
     def _soon(self) -> set[int]:
         """What the first reduction is computed from. Where blocks wait for nobody else it is asked for last: what
@@ -94,17 +115,23 @@ class ResidentText:
     def _row_warps(self) -> int:
         return self.resident.lanes // LANES
 
+    @property
+    def _sets(self) -> int:
+        """Partial results of every column, when the lanes of each warp have combined theirs."""
+        return int(partial_sets(self.resident.vectors, self.resident.lanes))
+
     def _along(self, kept: Multi, at: Multi, anyway: bool) -> Multi:
         """The index into the tile of a thread's vector at these places along the reduced axes; of the first one if
         `anyway` and there is none."""
         resident, index = self.resident, [*kept]
         for dim, place in zip(resident.dims, at, strict=True):
-            if resident.rows:
-                vectors = resident.tile[-1] // resident.width
+            if resident.shared:
+                width = resident.width if resident.rows else 1
+                vectors = resident.tile[dim] // width
                 place = place * resident.lanes + named("place", resident.lanes)
                 if anyway and resident.ragged:
                     place = Index(((f"({place} < {vectors} ? {place} : 0)", vectors, 1),))
-                place = place * resident.width
+                place = place * width
             index[dim] = place
         return tuple(index)
 
@@ -124,8 +151,9 @@ class ResidentText:
             *first, behind = unravel(named(slot, math.prod(spans)), spans)
             at = (*first, behind * run)
             index = self._along(kept, at, anyway)
-            inside = f"if ({index[-1].bare} < {resident.tile[-1]})"
-            with self.out.block(inside) if resident.ragged and not anyway else nullcontext():
+            guarded = resident.ragged and not anyway
+            inside = [f"{index[dim].bare} < {resident.tile[dim]}" for dim in resident.dims if guarded]
+            with self.out.block(f"if ({inside[0]})") if inside else nullcontext():
                 yield at, index
 
     def _slot(self, shape: tuple[int, ...], at: Multi) -> Index:
@@ -287,6 +315,16 @@ class ResidentText:
                 out.line(f"{cell} = maximum({cell}, {found[0]});" if kind == "max" else f"{cell} += {found[0]};")
         if resident.rows:
             out.line(f"{target}[0] = {self._collective(kind, f'{target}[0]')};")
+        elif resident.shared:
+            self._share(kind, target, results)
+
+    def _share(self, kind: str, target: str, width: int) -> None:
+        """Partial results of columns become one."""
+        scratch = "nullptr"
+        if self._sets > 1:
+            scratch = f"scratch + {self.scratch * self._scratch_each}"
+            self.scratch += 1
+        self.out.line(f"columns_{kind}<{self.resident.vectors}, {self._sets}, {width}>({target}, {scratch});")
 
     def _collective(self, kind: str, value: str) -> str:
         """Partial results of a row become one."""
@@ -309,7 +347,7 @@ class ResidentText:
         shape = self._shape(source)
         width = resident.vector(shape)
         out.line(f"// output {number} = %{value}")
-        once = resident.rows and not resident.long(shape)
+        once = resident.shared and not resident.long(shape)
         with (
             out.block("if (place == 0)") if once else nullcontext(),
             self._slots(shape, kept) as (at, place),

@@ -2,9 +2,9 @@
 
 In: a block graph of elementwise operators and reductions. Out: a `Resident`: how threads share the tile. Along the last
 axis a group of warps shares a row, each thread with vectors of it; along other axes, or several, a thread has whole
-columns of the reductions, as wide as a vector, and where nothing is reduced a vector. Invariant: nothing but partial
-results of a row passes between threads, so a reduction costs one barrier at most. How wide vectors are, and what fits,
-are the rules of `tile.register_resident`, which the ranking asks, too.
+columns of the reductions, as wide as a vector, or a part of them, and where nothing is reduced a vector. Invariant:
+nothing but partial results passes between threads, so a reduction costs one barrier at most. How wide vectors are, and
+what fits, are the rules of `tile.register_resident`, which the ranking asks, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Resident:
     """How threads share `tile`, the shape that all values of the block broadcast to.
 
     dims: the reduced axes of `tile`. width: elements of a vector along the last axis. slots: vectors per thread along
-    the reduced axes, or all of them. lanes: threads that share a reduction (1: a thread has all of it). warps: as many
+    the reduced axes. lanes: threads that share a reduction (1: a thread has all of it). warps: as many
     as there is work for. behind: inputs that are asked for behind the reductions: registers that they would fill while
     others are on their way let more blocks run at once. turned: values that lie otherwise than the results of rows that
     they have an element for each of. viewed: loaded values, and the reshaped ones that they are read as. together:
@@ -42,9 +42,19 @@ class Resident:
     together: bool = True
 
     @property
+    def shared(self) -> bool:
+        """Whether threads share a reduction."""
+        return self.lanes > 1
+
+    @property
     def rows(self) -> bool:
         """Whether warps share rows of the last axis."""
-        return self.lanes > 1
+        return self.shared and self.dims == (len(self.tile) - 1,)
+
+    @property
+    def vectors(self) -> int:
+        """Of the results of columns."""
+        return math.prod(self.kept) // self.width
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -53,14 +63,15 @@ class Resident:
 
     @property
     def ragged(self) -> bool:
-        """Whether some threads have less of a row than others."""
-        return self.rows and self.slots * self.lanes * self.width != self.tile[-1]
+        """Whether some threads have less of a row or column than others."""
+        each = self.width if self.rows else 1
+        return self.shared and self.slots * self.lanes * each != self.tile[self.dims[0]]
 
     def spans(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Vectors of a value of `shape` that one thread holds along every reduced axis."""
         places = [dim - len(self.tile) for dim in self.dims]
         varies = (-place <= len(shape) and shape[place] > 1 for place in places)
-        along = (self.slots if self.rows else self.tile[dim] for dim in self.dims)
+        along = (self.slots if self.shared else self.tile[dim] for dim in self.dims)
         return tuple(extent if long else 1 for extent, long in zip(along, varies, strict=True))
 
     def long(self, shape: tuple[int, ...]) -> bool:
@@ -98,6 +109,10 @@ def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 
         slots = int(row_slots(tile[-1], lanes, width))
         lie = frozenset(turned(sketch) or ())
         return Resident(tile, dims, width, slots, lanes, lanes * results // LANES, behind, lie, viewed, together)
+    parts = int(found.parts)
+    if parts > 1:
+        slots, shared = math.ceil(tile[dims[0]] / parts), parts * (results // width) // LANES
+        return Resident(tile, dims, width, slots, parts, shared, viewed=viewed, together=together)
     busy = _busy_warps(math.ceil(results / width), warps)
     slots = math.prod(tile[dim] for dim in dims)
     return Resident(tile, dims, width, slots, 1, busy, viewed=viewed, together=together)

@@ -2,8 +2,9 @@
 
 In: the sketch of a block; extents, as numbers (the planner of one block) or as arrays of them (the ranking of thousands
 of sizes at once). Out: the same kind: elements of a thread's vectors, 0 where the tiles do not fit. Such a block has no
-loop and no product. Where rows alone are reduced, whole warps share one, unless it is short; of other reductions, of
-several axes or of none, a thread has all columns.
+loop and no product. Where rows alone are reduced, whole warps share one, unless it is short; where columns are, threads
+of several warps share one if there are fewer columns than threads; of other reductions, of several axes or of none, a
+thread has all columns.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ REGISTER_BUDGET = 128
 """32-bit registers that the tiles of one thread may take."""
 LONGEST_COLUMN = 64
 """Elements of a column that one thread may hold."""
+LONE_COLUMN = 32
+"""Elements of a column that a thread takes rather than wait for others."""
+SHARED_COLUMN = 4
+"""The same of one that threads share, at least."""
+PARTIAL_RESULTS = 64
+"""Of a column that threads share, as many as one of them may combine from shared memory for its vector."""
 SHORT_ROW = 8
 """The same of a row: threads side by side read elements so far apart."""
 AHEAD = 4
@@ -47,13 +54,19 @@ class Loaded:
 class Holding:
     """tile: the shape that all values of a block broadcast to; axes: its reduced ones, counted from the last; rows:
     where warps share rows; width: elements of a vector along the last axis, 0 where threads cannot hold the tile;
-    registers: of a thread, for what it loads."""
+    parts: threads that share a column; registers: of a thread, for what it loads."""
 
     tile: tuple[Any, ...]
     axes: tuple[int, ...]
     rows: Any
     width: Any
+    parts: Any = 1
     registers: Any = 0
+
+    @property
+    def shared(self) -> Any:
+        """Whether threads share a reduction."""
+        return self.rows | np.greater(self.parts, 1)
 
     @property
     def results(self) -> Any:
@@ -106,15 +119,19 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     ]
     most, along = widest([tile[-1], *runs], sizes), _product([tile[axis] for axis in axes])
     width = by_columns(along, found.results, 1 if -1 in axes else most, loaded, warps)
-    slots, rows = along, np.False_
+    slots, rows, parts = along, np.False_, np.array(1)
     if -1 in axes:
         width = np.where(np.less_equal(tile[-1], SHORT_ROW), width, 0)
+    elif len(axes) == 1:
+        shared, parts = by_teams(along, found.results, most, loaded, warps)
+        width = np.where(parts > 1, shared, width)
+        slots = np.ceil(along / parts)
     if axes == (-1,):
         wide = reduce(np.logical_or, (np.greater(_extent(shapes[value], -1), 1) for value in saved))
         shared = by_rows(tile[-1], found.results, most, loaded, wide, warps)
         rows, width = np.greater(shared, 0), np.where(np.greater(shared, 0), shared, width)
         slots = np.where(rows, row_slots(tile[-1], row_lanes(found.results, warps), shared), along)
-    return Holding(tile, axes, rows, np.where(able, width, 0), _registers(loaded, slots, width))
+    return Holding(tile, axes, rows, np.where(able, width, 0), parts, _registers(loaded, slots, width))
 
 
 def _simple(node: Node) -> bool:
@@ -244,6 +261,31 @@ def by_columns(along: Any, results: Any, most: Any, loaded: Sequence[Loaded], wa
         width = np.where((wider <= most) & enough & fits, wider, width)
     able = np.less_equal(along, LONGEST_COLUMN) & np.less_equal(results, AHEAD * LANES * warps * width)
     return np.where(able, width, 0)
+
+
+def by_teams(along: Any, results: Any, most: Any, loaded: Sequence[Loaded], warps: int) -> tuple[Any, Any]:
+    """So many columns of `along` elements, fewer than threads: the widest vectors of columns up to `most` that fit, and
+    how many threads share each. Warps are full, and none of them is without a part of a column."""
+    width: Any = 0
+    parts: Any = 1
+    for wider in WIDTHS:
+        vectors = np.maximum(np.floor_divide(results, wider), 1)
+        least = reduce(np.minimum, (np.where(np.mod(vectors, n), LANES, LANES // n) for n in (2, 4, 8, 16, 32)))
+        share = np.minimum(np.floor_divide(LANES * warps, vectors), np.floor_divide(along, SHARED_COLUMN))
+        share = np.maximum(np.floor_divide(share, least), 1) * least
+        slots = np.ceil(along / share)
+        share = np.ceil(along / slots / least) * least
+        partial = wider * partial_sets(vectors, share)
+        fits = (partial <= PARTIAL_RESULTS) & (_registers(loaded, slots, wider) <= REGISTER_BUDGET)
+        able = fits & (wider <= most) & np.equal(np.mod(results, wider), 0) & (along > LONE_COLUMN) & (share > 1)
+        able = able & (share * SHARED_COLUMN <= along) & (vectors * share <= LANES * warps)
+        width, parts = np.where(able, wider, width), np.where(able, share, parts)
+    return width, parts
+
+
+def partial_sets(vectors: Any, parts: Any) -> Any:
+    """How many partial results of every column there are when the lanes of each warp have combined theirs."""
+    return np.where(np.mod(LANES, np.maximum(vectors, 1)), parts, parts * vectors / LANES)
 
 
 def _registers(loaded: Sequence[Loaded], slots: Any, width: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tiles held in registers: rows shared by warps, columns that a thread has to itself."""
+"""Tiles held in registers: rows shared by warps, columns that a thread has to itself or shares with others."""
 
 from __future__ import annotations
 
@@ -139,6 +139,22 @@ def test_a_thread_has_a_column(shape: tuple[int, ...], dim: int, dtype: DType, w
     check(graph, options, scale=3.0 if weighted else 1.0)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "dim", "lanes"),
+    [((512, 8), 0, (128, 64)), ((1, 100, 32), 1, (24, 16)), ((37, 2, 64), 0, (8, 4)), ((2, 60, 48), 1, (8, 4)),
+     ((33, 64), 0, (8, 8))],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+def test_threads_share_a_column(
+    shape: tuple[int, ...], dim: int, lanes: tuple[int, int], dtype: DType, weighted: bool
+) -> None:
+    graph, options = columns(shape, dim, dtype, weighted), Options(warps=4)
+    found = held(graph, options)
+    assert found is not None and found.lanes == lanes[dtype is DType.F32]
+    check(graph, options, scale=3.0 if weighted else 1.0)
+
+
 def windows(shape: tuple[int, ...], dims: tuple[int, ...], dtype: DType) -> KernelGraph:
     """e = exp(X + Y); e / sum(sum(e)^2) and max(max(e)), one of `dims` after the other; Y does not vary along the
     first."""
@@ -232,7 +248,7 @@ def test_a_reduction_of_a_row_costs_one_barrier() -> None:
         rmsnorm(),  # a loop
         ntrans(8, 65536),  # rows that fit in no registers
         ntrans(9, 512, 3),  # rows that warps cannot share evenly
-        columns((65, 64), 0, DType.F32, weighted=False),  # a long column
+        columns((1024, 50), 0, DType.F32, weighted=False),  # columns that fit in no registers
     ],
 )
 def test_what_is_not_held(graph: KernelGraph) -> None:

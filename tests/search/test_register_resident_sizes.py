@@ -16,7 +16,7 @@ from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import held_in_registers
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.register_resident import Loaded, by_columns, by_rows, widest
+from mirage_nb.tile.register_resident import Loaded, by_columns, by_rows, by_teams, widest
 from tests.search.explored import explored
 
 H200 = TARGETS["h200"]
@@ -103,9 +103,11 @@ def test_rules_say_the_same_of_numbers_and_of_arrays() -> None:
         loaded = [Loaded(True, True, size), Loaded(False, True, 2)]
         most = widest([last], [size])
         at_once = [by_rows(last, rows, most, loaded, True, 8), by_columns(rows, last, most, loaded, 8)]
+        at_once += by_teams(last, rows, most, loaded, 8)
         for n in range(300):
             one, few = int(last[n]), int(rows[n])
             own = widest([one], [size])
             assert own == most[n]
             singly = [by_rows(one, few, own, loaded, True, 8), by_columns(few, one, own, loaded, 8)]
+            singly += by_teams(one, few, own, loaded, 8)
             assert [int(a[n]) for a in at_once] == [int(s) for s in singly]

@@ -159,9 +159,8 @@ class OnCard:
         before = {winner.label: winner.candidate.time_us or math.inf for winner in near}
         seconds = math.inf if beside else min(SETTLE_SECONDS, self._search.left / 2)
         rounds = int(min(ROUNDS if beside else MOST_ROUNDS, rounds_in(seconds, before.values())))
-        if not beside and (len(near) < 2 or rounds < FEWEST):
-            return
-        raced = self._raced(near, rounds, beside)
+        worth = beside or (len(near) > 1 and rounds >= FEWEST)
+        raced = self._raced(near, rounds, beside) if worth else []
         for winner in sorted(raced, key=lambda winner: winner.candidate.rank, reverse=True):
             self._passes.keep(winner)  # of the ways of one muGraph the fastest is kept last
         self._correct(raced, before)

@@ -141,7 +141,7 @@ def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
     blocks = tiles.sizes.total_blocks()
     copied = copies(tiles, target, constants)
     # Vectors as wide as can be: what counts is their bytes.
-    copied = replace(copied, us_once=np.where(held.rows, 0.0, copied.us_once))
+    copied = replace(copied, us_once=np.where(held.shared, 0.0, copied.us_once))
     warps = {variant.warps for variant in (DEFAULT_VARIANT, *(OTHER_VARIANTS if tiles.chained else ()))}
     return Block(
         copied,

@@ -226,11 +226,11 @@ def product_of(tiles: Tiles, cell: Cell) -> Product:
 
 
 class Held(NamedTuple):
-    """Where a block holds its tiles in registers; where its warps share rows; registers of a thread that tiles take;
-    how often all threads take columns."""
+    """Where a block holds its tiles in registers; where its threads share rows or columns; registers of a thread that
+    tiles take; how often all threads take columns."""
 
     fits: Truths
-    rows: Truths
+    shared: Truths
     registers: Numbers
     rounds: Numbers
 
@@ -251,7 +251,8 @@ def held_in_registers(tiles: Tiles) -> Held:
     for _, over in tiles.masks():
         fits = fits & ~over  # a number that ends with its tensor
     rounds = np.ceil(found.results / (np.maximum(found.width, 1) * LANES * WARPS))
-    return Held(fits, fits & found.rows, np.broadcast_to(found.registers, tiles.shape), np.where(found.rows, 0, rounds))
+    shared = np.broadcast_to(found.shared, tiles.shape)
+    return Held(fits, fits & shared, np.broadcast_to(found.registers, tiles.shape), np.where(shared, 0, rounds))
 
 
 def held_work(tiles: Tiles, rounds: Numbers, target: Target, constants: Constants) -> Numbers:

@@ -106,10 +106,11 @@ extern "C" __global__ void exchanges(const float* x, float* out) {
 }
 
 // 8 warps: sums and maxima over the block; then over warps 0-2 and, at the same time, over warps 3-7; then over teams
-// of 8, 4 and 2 warps.
+// of 8, 4 and 2 warps; then over columns that threads share, of which each has two, or one.
 extern "C" __global__ void reductions(const float* x, float* out) {
   MIRAGE_SHARED(float, scratch, 8);
   MIRAGE_SHARED(float, team, 24);
+  MIRAGE_SHARED(float, columns, 384);
   const int t = thread_index(), n = blockDim.x;
   const float v = x[t];
   out[t] = block_sum(v, scratch);
@@ -122,6 +123,12 @@ extern "C" __global__ void reductions(const float* x, float* out) {
   out[4 * n + t] = team_sum<8>(v, team, 0);
   out[5 * n + t] = team_max<4>(v, team + 8 + 4 * four, 3 + four);
   out[6 * n + t] = team_sum<2>(v, team + 16 + 2 * two, 5 + two);
+  float pair[2] = {v, 2.0f * v}, one[1] = {v};
+  columns_sum<8, 8, 2>(pair, columns);
+  columns_max<64, 4, 1>(one, columns + 128);
+  out[7 * n + t] = pair[0];
+  out[8 * n + t] = pair[1];
+  out[9 * n + t] = one[0];
 }
 
 // Warp 0 fills, warp 1 waits for it; warp 0 does not wait.

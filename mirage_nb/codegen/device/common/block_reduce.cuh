@@ -50,6 +50,42 @@ MIRAGE_DEVICE float team_max(float v, float* scratch, int barrier MIRAGE_SITE) {
   return detail::combine_team<Warps>(v, scratch, barrier, Maximum() MIRAGE_PASS);
 }
 
+namespace detail {
+// Every thread of the block has Width columns: thread % Vectors says which. Where a warp has whole sets of columns its
+// lanes are combined first; then Sets of partial results are, which may be written over only after another barrier.
+template <int Vectors, int Sets, int Width, class Combine>
+MIRAGE_DEVICE void combine_columns(float (&v)[Width], float* scratch, Combine combine MIRAGE_SITE) {
+  constexpr int Each = 32 % Vectors == 0 ? 32 : Vectors;
+  if constexpr (Vectors < Each) {
+    MIRAGE_UNROLL
+    for (int i = 0; i < Width; i++) v[i] = butterfly<Vectors, 32>(v[i], combine MIRAGE_PASS);
+  }
+  if constexpr (Sets > 1) {
+    const int column = thread_index() % Vectors, set = thread_index() / Each;
+    if (Vectors == Each || lane_index() < Vectors) {
+      MIRAGE_UNROLL
+      for (int i = 0; i < Width; i++) scratch[(set * Width + i) * Vectors + column] = v[i];
+    }
+    group_sync(0, Sets * Each MIRAGE_PASS);
+    MIRAGE_UNROLL
+    for (int i = 0; i < Width; i++) {
+      v[i] = scratch[i * Vectors + column];
+      MIRAGE_UNROLL
+      for (int s = 1; s < Sets; s++) v[i] = combine(v[i], scratch[(s * Width + i) * Vectors + column]);
+    }
+  }
+}
+}  // namespace detail
+
+template <int Vectors, int Sets, int Width>
+MIRAGE_DEVICE void columns_sum(float (&v)[Width], float* scratch MIRAGE_SITE) {
+  detail::combine_columns<Vectors, Sets, Width>(v, scratch, Add() MIRAGE_PASS);
+}
+template <int Vectors, int Sets, int Width>
+MIRAGE_DEVICE void columns_max(float (&v)[Width], float* scratch MIRAGE_SITE) {
+  detail::combine_columns<Vectors, Sets, Width>(v, scratch, Maximum() MIRAGE_PASS);
+}
+
 MIRAGE_DEVICE float block_sum(float v, float* scratch MIRAGE_SITE) {
   return detail::combine_warps(v, scratch, 0, warp_count(), 0, Add() MIRAGE_PASS);
 }
