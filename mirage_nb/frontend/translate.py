@@ -56,6 +56,8 @@ class Translation:
             self.terms[node] = made = self.builder.declare(name, TensorType(shape, dtype))
             if logical(node):
                 self.builder.masks.add(made)
+            elif _is_whole(node):
+                self.builder.whole.add(made)
         except (Left, MirageError) as error:
             self.left[node] = str(error).splitlines()[0]
             return False
@@ -149,6 +151,12 @@ class Translation:
 def _read_as_pairs(node: Any) -> bool:
     """Whether a complex tensor is read as real numbers alone."""
     return all(str(user.target) == "aten.view_as_real.default" for user in node.users)
+
+
+def _is_whole(node: Any) -> bool:
+    """Whether a tensor of PyTorch holds whole numbers."""
+    held = node.meta["val"]
+    return not held.is_floating_point() and not held.is_complex()
 
 
 def _read_as_numbers(node: Any) -> bool:

@@ -18,6 +18,7 @@ from mirage_nb.lang.builder import Builder, Infinity, Nothing, Result, Term, Tex
 from mirage_nb.lang.constants import Number, literal, shorten
 from mirage_nb.lang.hints import suggestion
 from mirage_nb.lang.names import PARAMETERS, shown
+from mirage_nb.lang.sequences import named
 from mirage_nb.lang.signature import REST, Function, Kind, Parameter
 from mirage_nb.lang.source import Source
 
@@ -44,12 +45,15 @@ class Inlined:
     """The functions that it sees."""
     formula: Callable[[], Function | None] | None = None
     """What it is of elements, if it is that."""
+    more: str = ""
+    """The name of all further keywords, if it takes any."""
 
     @property
     def signature(self) -> str:
         """`block(x, w)`."""
         every = [name if name not in self.defaults else f"{name}=..." for name in self.parameters]
-        return f"{self.called}({', '.join([*every, *([f'{self.rest}...'] if self.rest else [])])})"
+        rest = [f"{self.rest}..."] * bool(self.rest) + [f"**{self.more}"] * bool(self.more)
+        return f"{self.called}({', '.join([*every, *rest])})"
 
     @property
     def called(self) -> str:
@@ -112,6 +116,7 @@ class Arguments:
         names, hint = function.parameters, f"write {function.signature}"
         given: dict[str, Result] = {}
         rest: list[Result] = []
+        more: dict[str, Result] = {}
         every = [*([first] if first is not None else []), *node.args]
         for index, argument in enumerate(every):
             if isinstance(argument, ast.Starred):
@@ -129,18 +134,27 @@ class Arguments:
                 raise ProgramSyntaxError("programs do not unpack with **", hint=hint, span=place)
             known = (*names, *function.keywords)
             name = meant(keyword.arg, known) if function.place is None else keyword.arg
+            if name not in known and function.more and name not in more:
+                more[name] = self.result(keyword.value)
+                continue
             if name not in known or name in given:
                 word = keyword.arg
-                message = f"{word} is given twice" if name in known else f"{function.called} has no keyword {word}"
+                twice = name in known or name in more
+                message = f"{word} is given twice" if twice else f"{function.called} has no keyword {word}"
                 place = self.source.span(place.line, place.column, len(keyword.arg))
-                raise ProgramSyntaxError(message, hint=suggestion(keyword.arg, names) or hint, span=place)
+                near = "" if twice else suggestion(word, names)
+                raise ProgramSyntaxError(message, hint=near or hint, span=place)
             given[name] = self.result(keyword.value)
         for name in (*names, *function.keywords):
             if name in function.defaults:
                 given.setdefault(name, function.defaults[name])
             if name not in given:
                 raise ProgramSyntaxError(f"{function.called} needs {name}", hint=hint, span=self.source.of(node))
-        return given | ({function.rest: tuple(rest)} if function.rest else {})
+        if function.rest:
+            given[function.rest] = tuple(rest)
+        if function.more:
+            given[function.more] = named((Text(name), one) for name, one in more.items())
+        return given
 
     def _matched(
         self, node: ast.Call, function: Function, first: ast.expr | None, loose: bool

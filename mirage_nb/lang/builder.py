@@ -16,7 +16,7 @@ from typing import NewType, TypeGuard
 from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, ShapeError, SourceSpan
 from mirage_nb.ir.dtypes import DType, MemSpace, TensorType
 from mirage_nb.ir.graph import Input, KernelGraph, Op, Size, infer
-from mirage_nb.ir.ops import OPS, Attrs, Level, OpKind, Shape, Trait, show_shape
+from mirage_nb.ir.ops import OPS, Attrs, Level, OpKind, Shape, Trait, WhereAttrs, show_shape
 from mirage_nb.lang.constants import Number, shorten
 from mirage_nb.lang.hints import shapes_hint
 from mirage_nb.lang.limits import MAX_ELEMENTS, MAX_OPERATORS, MAX_RANK
@@ -122,8 +122,10 @@ class Builder:
         self._places: list[SourceSpan | None] = []
         self._numbers: dict[Value, Number] = {}
         self.whole: set[Value] = set()
-        """Inputs that hold whole numbers; those of them that hold ones and zeros only: `masks`."""
+        """Inputs and tables that hold whole numbers; inputs of them that hold ones and zeros only: `masks`."""
         self.masks: set[Value] = set()
+        self.truths: set[Value] = set()
+        """Inputs of truth values, and views of them: any number but 0 is true, as in NumPy, whatever they are given."""
         self.fills: dict[Value, Number | Infinity] = {}
         """Tensors of one number everywhere."""
         self._known: dict[tuple[OpKind, tuple[int, ...], Attrs | None], Value] = {}
@@ -144,6 +146,9 @@ class Builder:
         if operands and Trait.ELEMENTWISE in OPS[kind].traits and all(isinstance(v, Scalar) for v in operands):
             return Value(Scalar(self.emit(kind, *(Value(int(v)) for v in operands), attrs=attrs)))
         operands = tuple(Value(int(v)) for v in operands)
+        is_view = kind in _VIEWS
+        if not self.truths.isdisjoint(operands) and not is_view:
+            operands = tuple(v if kind is OpKind.WHERE and n == 0 else self.one(v) for n, v in enumerate(operands))
         ordered = tuple(sorted(operands)) if Trait.COMMUTATIVE in OPS[kind].traits else operands
         if (known := self._known.get((kind, ordered, attrs))) is not None:
             return known
@@ -160,7 +165,15 @@ class Builder:
             raise ProgramSizeError(f"the program has more than {self.most} operators", hint=hint)
         made = self._append(op, tensor)
         self._known[kind, ordered, attrs] = made
+        if is_view and self.truths.issuperset(operands):
+            self.truths.add(made)
         return made
+
+    def one(self, value: Value) -> Value:
+        """A truth value as the number 1 or 0; any other tensor as it is."""
+        if value not in self.truths:
+            return value
+        return self.emit(OpKind.WHERE, value, self.value(Number.of(1)), attrs=WhereAttrs())
 
     def value(self, term: Term) -> Value:
         """The term as an operand: a constant becomes a scalar operator."""
@@ -274,7 +287,8 @@ class Builder:
         return Value(len(self._made) - 1)
 
 
-_SAME = (OpKind.CAST, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.SLICE)
+_VIEWS = (OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.SLICE)
+_SAME = (OpKind.CAST, *_VIEWS)
 """What leaves a tensor of one number what it is, but for the digits of its type."""
 
 

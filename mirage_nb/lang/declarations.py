@@ -115,6 +115,7 @@ class Declarations:
             self.builder.whole.add(value)
             if _word(annotation) == "bool":
                 self.builder.masks.add(value)
+                self.builder.truths.add(value)
                 value = Value(Truth(value))
         self._bind(name, target, value, is_input=True)
 

@@ -23,8 +23,6 @@ from mirage_nb.lang.functions import defined
 from mirage_nb.lang.names import SYNONYMS
 from mirage_nb.lang.signature import Function
 
-_DEFINE = "write def block(x, w): and return its result, as in Python"
-
 
 def _error(
     expressions: Expressions, kind: type[MirageError], message: str, hint: str, node: ast.expr | ast.stmt
@@ -37,14 +35,11 @@ def define(expressions: Expressions, statement: ast.FunctionDef) -> None:
     arguments = statement.args
     placed = [*arguments.posonlyargs, *arguments.args]
     plain = [*placed, *arguments.kwonlyargs]
-    if arguments.kwarg:
-        message = "parameters are names, with or without a default, and *rest"
-        raise _error(expressions, ProgramSyntaxError, message, _DEFINE, statement)
     expressions.reads = set()
     expressions.bindings.pop(statement.name, None)
     expressions.own.add(statement.name)
     formula_now: Callable[[], Function | None] | None = None
-    if len(plain) == 1 and not (arguments.defaults or arguments.kwonlyargs or arguments.vararg):
+    if len(plain) == 1 and not (arguments.defaults or arguments.kwonlyargs or arguments.vararg or arguments.kwarg):
         match statement.body:
             case [ast.Return(value=ast.expr() as value)]:
                 row = partial(_elementwise, expressions, statement.name, value, plain[0].arg, expressions.bindings)
@@ -53,19 +48,21 @@ def define(expressions: Expressions, statement: ast.FunctionDef) -> None:
     if not any(isinstance(line, ast.Return) and line.value is not None for line in _inside(statement.body)):
         hint = "its last line is return RESULT"
         raise _error(expressions, ProgramSyntaxError, f"{statement.name} returns nothing", hint, statement)
-    names, rest = tuple(a.arg for a in plain), arguments.vararg.arg if arguments.vararg else ""
-    if len(set(names)) < len(names):
+    names = tuple(a.arg for a in plain)
+    rest, more = (one.arg if one is not None else "" for one in (arguments.vararg, arguments.kwarg))
+    every = [*names, *filter(None, (rest, more))]
+    if len(set(every)) < len(every):
         raise _error(expressions, DuplicateNameError, "two parameters have one name", "rename one", statement)
     nodes = [*[None] * (len(placed) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
     given = zip(names, nodes, strict=True)
     defaults = {name: expressions.result(node) for name, node in given if node is not None}
-    _check_names(expressions, statement, {*names, rest})
+    _check_names(expressions, statement, {*every})
     positional, keywords = tuple(a.arg for a in placed), tuple(a.arg for a in arguments.kwonlyargs)
     if rest:
         names = positional
     expressions.functions[statement.name] = Inlined(
         statement.name, names, defaults, tuple(statement.body), expressions.source.of(statement), rest,
-        keywords if rest else (), expressions.bindings, expressions.functions, formula_now,
+        keywords if rest else (), expressions.bindings, expressions.functions, formula_now, more,
     )  # fmt: skip
 
 

@@ -203,7 +203,7 @@ def denominator(b: Builder, x: Term) -> int | None:
 def _denominator(b: Builder, value: Value, known: Mapping[int, int]) -> int | None:
     """The same of a value, where those before it are known."""
     op = b.definition(value)
-    if op is None:
+    if op is None or value in b.whole:
         return 1 if value in b.whole | b.masks else None
     if op.kind is OpKind.ARANGE or op.kind in COMPARED.values() or getattr(op.attrs, "formula", "") in _WHOLE:
         return 1

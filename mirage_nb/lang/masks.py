@@ -13,7 +13,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 
-from mirage_nb.errors import ProgramSyntaxError, ShapeError
+from mirage_nb.errors import DTypeError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir.dtypes import LARGEST, DType, promote
 from mirage_nb.ir.ops import (
     EXACT,
@@ -217,7 +217,7 @@ def _left_out(b: Builder, x: Value) -> tuple[Value, Term, Infinity] | None:
     op = b.definition(x)
     if op is not None and isinstance(op.attrs, WhereAttrs) and op.attrs.infinite:
         mask, held = map(Value, op.inputs)
-        return mask, ONE if mask == held else held, Infinity(op.attrs.infinite)
+        return mask, ONE if held in (mask, b.one(mask)) else held, Infinity(op.attrs.infinite)
     if op is None or op.kind not in _LAID_OUT:
         return None
     mask, inner, infinity = _left_out(b, Value(op.inputs[0])) or (x, x, None)
@@ -367,7 +367,10 @@ def table(b: Builder, entries: Result) -> Result:
     made: Term = ZERO
     for first in range(0, len(terms), TERMS):
         made = add(b, made, formula_of("table", " + ".join(terms[first : first + TERMS]))(b, places))
-    return reshaped(b, b.tensor(made, "a tensor"), tuple(shape))
+    held = b.tensor(made, "a tensor")
+    if all(n.denominator == 1 for n in exact if n is not None):
+        b.whole.add(held)
+    return reshaped(b, held, tuple(shape))
 
 
 def diagonal(b: Builder, extent: int) -> Value:
@@ -386,6 +389,19 @@ def _from_zero(b: Builder, index: Value, extent: int) -> Value:
     if within is None or within[0] >= 0:
         return index
     return b.tensor(add(b, index, scale(b, below_zero(b, index), Number.of(extent))), "an index")
+
+
+def of_places(function: Callable[..., Term], index: int = 1) -> Callable[..., Term]:
+    """A function whose argument at this place has to hold whole numbers."""
+
+    def lower(b: Builder, *given: object) -> Term:
+        found = given[index]
+        if isinstance(found, int) and not is_whole(b, Value(found)):
+            hint = "declare it as I: i64[8]; floor(x) and round(x) are whole numbers"
+            raise DTypeError(f"an index holds whole numbers, this is {b.dtype(Value(found)).value}", hint=hint)
+        return function(b, *given)
+
+    return lower
 
 
 def take(b: Builder, x: Value, index: Value, axis: int) -> Term:
@@ -414,7 +430,7 @@ def picked_together(b: Builder, x: Value, indices: list[Value]) -> Term:
         found = " and ".join(sorted({show_shape(shape) for shape in shapes}))
         hint = "indices have one shape, or extents of 1, one an axis"
         raise ShapeError(f"indices {found} of {show_shape(b.shape(x))}", hint=hint)
-    indices = [b.tensor(expand(b, i, common), "an index") for i in indices]
+    indices = [b.tensor(of_places(expand, 0)(b, i, common), "an index") for i in indices]
     lead = b.shape(x)[: len(indices)]
     *first, last = (_from_zero(b, index, extent) for index, extent in zip(indices, lead, strict=True))
     op = b.definition(indices[0])

@@ -13,7 +13,7 @@ from mirage_nb.ir.ops import OpKind, show_shape
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.lowering import add, multiply, negate, subtract
-from mirage_nb.lang.masks import gather
+from mirage_nb.lang.masks import gather, of_places
 from mirage_nb.lang.reductions import averaged, dropped, folded, log_of_sum
 from mirage_nb.lang.views import reshaped
 
@@ -85,7 +85,7 @@ def cross_entropy(b: Builder, x: Value, target: Value, axis: int) -> Term:
     the target's class names: one loss a row."""
     shape, logs = b.shape(x), b.tensor(log_softmax(b, x, axis), "cross_entropy")
     if b.shape(target) == (*shape[:axis], *shape[axis + 1 :]):
-        picked = gather(b, logs, reshaped(b, target, (*shape[:axis], 1, *shape[axis + 1 :])), axis)
+        picked = of_places(gather)(b, logs, reshaped(b, target, (*shape[:axis], 1, *shape[axis + 1 :])), axis)
         return negate(b, dropped(b, picked, (axis,), False))
     if b.shape(target) != shape:
         raise ShapeError(

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Collection, Sequence
 
 from mirage_nb.errors import DuplicateNameError, MirageError, ProgramSyntaxError, ShapeError
-from mirage_nb.lang.builder import Extremes, Named, Result, Value
+from mirage_nb.lang.builder import Builder, Extremes, Named, Result, Value
 from mirage_nb.lang.constants import Number, shorten
 from mirage_nb.lang.expressions import Expressions
 
@@ -31,6 +31,8 @@ def outputs_of(expressions: Expressions, value: ast.expr, inputs: Collection[str
         if expressions.builder.definition(term) is None:
             hint = "return what is computed from the inputs"
             raise error(ProgramSyntaxError, f"{shown} is an input, unchanged", hint, node)
+        term = expressions.term_of(expressions.lowered(node, "", Builder.one, term), node)
+        assert not isinstance(term, Number)
         if term in found:
             message = f"{name} is the same tensor as {found[term]}" if name != found[term] else f"{shown} again"
             raise error(DuplicateNameError, message, "return every tensor once", node)

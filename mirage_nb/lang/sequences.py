@@ -302,7 +302,8 @@ def indexed(b: Builder, found: tuple[Result, ...], index: Result | slice) -> Res
         return found[index]
     if isinstance(found, Named) and isinstance(index, Text):
         if index.value not in found.names:
-            raise ProgramSyntaxError(f"there is no {index.value!r}", hint=f"there are {', '.join(found.names)}")
+            hint = f"there are {', '.join(found.names)}" if found else "it is empty"
+            raise ProgramSyntaxError(f"there is no {index.value!r}", hint=hint)
         return found[found.names.index(index.value)]
     at = index.integer if isinstance(index, Number) else None
     if at is None:

@@ -17,7 +17,7 @@ from mirage_nb.lang.arguments import Arguments, count, meant
 from mirage_nb.lang.builder import Builder, Extremes, Infinity, Nothing, Picked, Result, Term, Value, Whole, is_tensor
 from mirage_nb.lang.functions import OPERATORS
 from mirage_nb.lang.lowering import is_mask
-from mirage_nb.lang.masks import is_table, picked_together, table, take, where
+from mirage_nb.lang.masks import is_table, of_places, picked_together, table, take, where
 from mirage_nb.lang.names import AT
 from mirage_nb.lang.picked import FOLDS, each, folded, wholes
 from mirage_nb.lang.picked import picked as taken
@@ -94,7 +94,7 @@ class Subscripts(Arguments):
         if is_tensor(picked):
             if is_mask(self.builder, picked) and not isinstance(picked, Whole):
                 return self.lowered(node, row.shape, taken, value, picked)
-            return self.lowered(node, row.shape, take, value, picked, 0)
+            return self.lowered(node, row.shape, of_places(take), value, picked, 0)
         if len(items) > 1 and not any(isinstance(item, ast.Slice | ast.Constant | ast.UnaryOp) for item in items):
             picks = [self.settled(item, table, self.builder, self.result(item)) for item in items]
             if all(map(is_tensor, picks)):
@@ -108,7 +108,7 @@ class Subscripts(Arguments):
             return made
         dots = any(isinstance(item, ast.Constant) and item.value is ... for item in items[:place])
         axis = place + len(self.builder.shape(made)) - len(items) if dots else place
-        return self.lowered(node, row.shape, take, made, chosen, axis)
+        return self.lowered(node, row.shape, of_places(take), made, chosen, axis)
 
     def _picking(self, items: Sequence[ast.expr]) -> tuple[int, Value | None]:
         """Which of several items is a tensor of places, where all others are slices, ... or None; and that tensor."""

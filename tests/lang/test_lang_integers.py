@@ -101,3 +101,24 @@ def test_more_classes_than_numbers_are_refused() -> None:
     for line in ("one_hot(y, 2 ** 24 + 2)", "arange(2 ** 24 + 2) * 1"):
         with pytest.raises(MirageError, match="f32 does not hold these numbers"):
             parse(f"y: i64[1]\nreturn sum({line})")
+
+
+@pytest.mark.parametrize("line", [
+    "M * X", "sum(M, 1)", "M & N", "M | N", "M ^ N", "~M", "M == N", "all(M, 1)", "M.T @ X", "where(M, X, 0)",
+    "X[M].sum()", "cat([M, N], 1)", "cat([M, X], 1)", "M[1:].reshape(21, 4).T", "M.to(f16)", "np.pad(M, 1)",
+    "where(X > 0, M, N)", "X + np.where(M, 0, -np.inf)",
+])  # fmt: skip
+def test_any_number_but_zero_is_true(line: str) -> None:
+    """As for `astype(bool)`: masks of images are 0 and 255."""
+    rng = np.random.default_rng(0)
+    masks, x = rng.integers(0, 2, (2, 8, 12)), rng.standard_normal((8, 12))
+    graph = parse(f"M: bool[8, 12]\nN: bool[8, 12]\nX: f32[8, 12]\nreturn {line}").graph
+    wanted, found = (evaluate(graph, [*given, x]) for given in (masks, masks * [[[255]], [[-2]]]))
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("indices", ["y", "y % 3", "y // 2", "J[:, 0] - 1", "X[:, 0].long()", "round(X[0])",
+    "np.tril_indices(5)", "X.argmax(1)", "M.sum(1)", "np.maximum(y, z)", "cat([y, z])", "where(y > 3, y, 0)",
+    "(y / 2).floor()"])  # fmt: skip
+def test_what_holds_whole_numbers_is_an_index(indices: str) -> None:
+    parse(f"{DECLARED}return X[{indices}]")

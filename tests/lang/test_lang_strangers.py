@@ -135,6 +135,18 @@ def test_a_forward_with_types_is_a_program() -> None:
         parse("def forward(x: f16[4, 6], w):\n    y = x @ w\n    return y")
 
 
+@pytest.mark.parametrize(("defined", "called", "plain"), [
+    ("def f(x, **kw): return rms_norm(x, **kw)", "f(X, eps=1e-3)", "rms_norm(X, eps=1e-3)"),
+    ("def f(x, *a, **kw): return layer_norm(x, *a, **kw)", "f(X, v, eps=1e-3) + f(X)",
+     "layer_norm(X, v, eps=1e-3) + layer_norm(X)"),
+    ("def f(x, a=1, **kw): return x * a * kw.get('b', 2)", "f(X, a=3) + f(X, b=4)", "X * 3 * 2 + X * 4"),
+    ("f = lambda x, **kw: x * kw['a']", "f(X, a=v)", "X * v"),
+    ("def f(x, **kw):\n    for k, w in kw.items(): x = x + w\n    return x", "f(X, p=v, q=2)", "X + v + 2"),
+])  # fmt: skip
+def test_functions_take_what_keywords_there_are(defined: str, called: str, plain: str) -> None:
+    assert parse(f"{HEAD}{defined}\nreturn {called}").graph == parse(f"{HEAD}return {plain}").graph
+
+
 def test_results_have_the_names_of_a_dict() -> None:
     assert parse(HEAD + 'return {"hidden": X * 2, "total": sum(X)}').graph.output_names == ("hidden", "total")
 

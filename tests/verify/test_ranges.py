@@ -11,8 +11,8 @@ from mirage_nb.runtime.execution.buffers import draw_sample
 from mirage_nb.verify.reals.float_gate import samples
 from mirage_nb.verify.reals.ranges import Range, ranges, within
 
-HEAD = "X: f32[4, 8]\nY: f32[4, 8]\nreturn "
-POSITIVE, SHARE = Range.POSITIVE, Range.SHARE
+HEAD = "X: f32[4, 8]\nY: f32[4, 8]\nM: bool[4, 8]\nreturn "
+POSITIVE, SHARE, TRUTH = Range.POSITIVE, Range.SHARE, Range.TRUTH
 RANGES = {
     "log(X) * Y": {"X": POSITIVE},
     "Y / sqrt(mean(X, axis=1, keepdims=True) + 1e-5)": {"X": POSITIVE},
@@ -26,6 +26,9 @@ RANGES = {
     "log(sum(exp(X), axis=1)) + softplus(Y)[:, 0]": {},
     "where(X > 0, log(X), Y)": {},
     "sqrt(abs(X)) + log(1 + exp(Y))": {},
+    "where(M, X, Y)": {"M": TRUTH},
+    "softmax(where(M.T, X.T, -inf)) + sum(M)": {"M": TRUTH},
+    "exp(where(M, X, M))": {"M": TRUTH},
 }
 
 
@@ -47,4 +50,5 @@ def test_every_element_of_a_sample_is_compared(name: str) -> None:
 def test_numbers_are_moved_into_a_range() -> None:
     z = np.random.default_rng(0).standard_normal(100)
     assert within(z, None) is z and (within(z, POSITIVE) > 0).all()
+    assert {*within(z, TRUTH)} == {0, 1}
     assert (within(z, SHARE) > 0).all() and (within(z, SHARE) < 1).all()

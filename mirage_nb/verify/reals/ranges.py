@@ -1,9 +1,9 @@
 """Inputs that are drawn from a part of the numbers, for elsewhere the program has no values that tell of a kernel.
 
-In: a tensor program. Out: which inputs are drawn as positive numbers, or as ones between 0 and 1, and draws that are:
-what a logarithm or a root is taken of is followed back to inputs, as far as sums, products and maxima of positive
-numbers are positive. Invariant: an input that nothing of the kind reads is drawn from all numbers; what is chosen
-among by a mask asks nothing of it.
+In: a tensor program. Out: which inputs are drawn as positive numbers, as ones between 0 and 1, or as 0 and 1, and draws
+that are: what a logarithm or a root is taken of is followed back to inputs, as far as sums, products and maxima of
+positive numbers are positive. Invariant: an input that nothing of the kind reads is drawn from all numbers; what is
+chosen among by a mask asks nothing of it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Range(enum.Enum):
 
     POSITIVE = "greater than 0"
     SHARE = "between 0 and 1"
+    TRUTH = "0 or 1"
 
 
 def ranges(program: KernelGraph) -> dict[str, Range]:
@@ -54,7 +55,21 @@ def ranges(program: KernelGraph) -> dict[str, Range]:
         for operand in op.inputs[1:] if op.kind in (OpKind.SUB, OpKind.WHERE) else op.inputs:
             if operand not in constants:
                 asked[operand] = max(wanted, asked.get(operand, wanted), key=lambda r: r is Range.SHARE)
+    asked |= dict.fromkeys(_choosing(program), Range.TRUTH)
     return {i.name: asked[n] for n, i in enumerate(program.inputs) if n in asked}
+
+
+def _choosing(program: KernelGraph) -> set[int]:
+    """Values that nothing reads but to choose by them."""
+    uses, found = program.uses(), set[int]()
+    for value in reversed(range(len(program.types))):
+        readers = [(program.ops[index], program.input_count + index) for index in uses[value]]
+        views = (made for op, made in readers if Trait.VIEW in OPS[op.kind].traits)
+        others = (op for op, _ in readers if Trait.VIEW not in OPS[op.kind].traits)
+        chosen = all(op.kind is OpKind.WHERE and value not in op.inputs[1:] for op in others)
+        if readers and value not in program.outputs and chosen and found.issuperset(views):
+            found.add(value)
+    return found
 
 
 def _of_operands(op: Op) -> Range | None:
@@ -105,6 +120,8 @@ def within(values: T, wanted: Range | None) -> T:
             moved = abs(numbers)
         case Range.SHARE:
             moved = 0.5 ** abs(numbers)
+        case Range.TRUTH:
+            moved = 1.0 * (numbers > 0)
         case None:
             moved = values
     return moved
