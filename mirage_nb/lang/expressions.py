@@ -277,6 +277,12 @@ class Expressions(Operations, Ufuncs, Refused):
                 return found[found.names.index(node.attr)]
             raise self.foreign(node)
         found = self.result(node.value)
+        if node.attr == "T" and self.library != OWN and not isinstance(self.source, Within):
+            rank = len(self.builder.shape(found)) if is_tensor(found) else 0
+            if rank > 2:
+                hint = ".mT swaps the last two; transpose(x, 2, 1, 0) says any order"
+                message = f".T reverses all {rank} dimensions in {'PyTorch' if self.library == TORCH else 'NumPy'}"
+                raise ProgramSyntaxError(message, hint=hint, span=self.source.of(node))
         return self.lowered(node, "", sequences.PROPERTIES[node.attr], found)
 
     def _imported(self, node: ast.expr) -> ast.Attribute | None:

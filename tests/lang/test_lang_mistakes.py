@@ -150,6 +150,8 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("return f16(X)", SYNTAX, "f16(X)", "unchanged"),
     # indexing
     ("return X[4]", SHAPE, "X[4]", "from -4 to 3"),
+    ("return np.exp(X[None].T)", SYNTAX, "X[None].T", ".T reverses all 3 dimensions in NumPy"),
+    ("return F.relu(X[None].T)", SYNTAX, "X[None].T", ".mT swaps the last two"),
     ("return X[0, 1, 1]", SHAPE, "X[0, 1, 1]", "an index of 3"),
     ("return X[0, 1, 2]", SHAPE, "X[0, 1, 2]", "an index of 3 for 2 dimensions"),
     ("return X[..., ...]", SYNTAX, "...", "twice"),
