@@ -21,8 +21,8 @@ from mirage_nb.codegen import Emitted, Launch, emit_plan
 from mirage_nb.errors import MirageError, TargetError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
-from mirage_nb.optimize import BlockPlan, Buffer, Options, Plan, default_options, plan
-from mirage_nb.optimize.layout import SharedLayout, pitched
+from mirage_nb.optimize import BlockPlan, Options, Plan, default_options, plan
+from mirage_nb.optimize.layout import pitched
 from mirage_nb.optimize.plan import Staged, plan_chains, rewritten
 from mirage_nb.pipeline import superoptimize
 from mirage_nb.runtime.execution.buffers import draw_sample
@@ -30,6 +30,7 @@ from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 from mirage_nb.tile.rules import RESERVED_BYTES
+from mirage_nb.tile.shared import Buffer, SharedLayout
 
 WHOLE = "whole plan"
 ALIGNMENT = 1024

@@ -12,7 +12,6 @@ from fractions import Fraction
 
 from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
 from mirage_nb.codegen.kernel import KernelText
-from mirage_nb.codegen.reach import Reaches, reaches
 from mirage_nb.codegen.tile_program import ProgramText
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
@@ -21,6 +20,7 @@ from mirage_nb.ir.sizes import sized
 from mirage_nb.ir.windows import Window, as_matrix
 from mirage_nb.optimize import BlockPlan, Options, Plan, as_planned, default_options
 from mirage_nb.optimize import plan as plan_graph
+from mirage_nb.optimize.reach import Reaches, reaches
 from mirage_nb.targets import Target
 from mirage_nb.tile.program import Planned
 

@@ -1,10 +1,9 @@
-"""Warp-private loop bodies: one operator after the other on fragments in registers.
+"""Warp-private loop bodies as text: statements on fragments in registers.
 
-In: the FRAGMENT steps of a block plan with a region. Out: statements in which each warp computes its rows
-(and its part of the key axis). A matrix value v is `f<v>[1][row tile][column tile][4]`, in the accumulator
-layout of mma.m16n8k16; a column of row results is `f<v>[row tile][2]`, the same in the four lanes of a row.
-Invariant: no shared memory is written before the loop is over; partial row sums of an accumulator are added
-over the four lanes then.
+In: a statement of a staged program with a region. Out: lines of CUDA. A matrix value v is `f<v>[1][row tile][column
+tile][4]`, in the accumulator layout of mma.m16n8k16; a column of row results is `f<v>[row tile][2]`, the same in the
+four lanes of a row. Invariant: two neighbouring lanes exchange their halves of two column tiles, so that each stores
+four elements and a quad whole sectors.
 """
 
 from __future__ import annotations
@@ -12,257 +11,104 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mirage_nb.codegen.index import Index, named
-from mirage_nb.codegen.matmul import (
-    Operand,
-    clamped,
-    contiguous_side,
-    emit_product,
-    gather_lambda,
-    load_columns,
-    load_rows,
-    sides,
-    store_fragments,
-    warp_place,
+from mirage_nb.codegen.maps import output_leaf
+from mirage_nb.codegen.matmul import clamped
+from mirage_nb.codegen.reader import Reader
+from mirage_nb.codegen.writer import Writer, c_type, extents
+from mirage_nb.ir import OutSaverAttrs
+from mirage_nb.optimize.access import Leaf, Scope, locate
+from mirage_nb.tile.bodies import Region
+from mirage_nb.tile.index import Index, Multi, named
+from mirage_nb.tile.placement import Place
+from mirage_nb.tile.sharing import COLUMN_TILE, ROW_TILE, Cells
+from mirage_nb.tile.staged import (
+    Change,
+    Evaluate,
+    How,
+    Largest,
+    LeaveRows,
+    Pack,
+    SaveRows,
+    StagedProgram,
+    SumPacked,
+    fragment,
 )
-from mirage_nb.codegen.reader import Reader, Scope, behind_views, locate
-from mirage_nb.codegen.thread_values import Multi
-from mirage_nb.codegen.writer import TYPES, Writer, c_type
-from mirage_nb.ir import AccumAttrs, AccumKind, OpKind
-from mirage_nb.optimize.tiling import Region, Tiling
-from mirage_nb.tile.order import Phase
-from mirage_nb.tile.placement import Place, Step
-from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE
 
-HELD_REGISTERS = 32
-"""Registers that operands of the whole loop may take."""
+WIDTH = 4
+"""Elements that a lane stores at once."""
 
 
-def fragment(value: int) -> str:
-    """The name of a value's registers; that of %16 would be a type's."""
-    name = f"f{value}"
-    return f"{name}_" if name in TYPES else name
+class FragmentText:
+    """Writes statements of a region."""
 
+    def __init__(self, out: Writer, scope: Scope, program: StagedProgram) -> None:
+        self.out, self.scope, self.program = out, scope, program
 
-class Fragments:
-    """Writes the body of one kernel's region."""
+    @property
+    def region(self) -> Region:
+        """How warps share the body."""
+        assert self.program.region is not None
+        return self.program.region
 
-    def __init__(self, out: Writer, scope: Scope, region: Region) -> None:
-        self.out, self.scope, self.region = out, scope, region
-        self.accumulator = {
-            op.inputs[0]: index
-            for index, op in enumerate(scope.block.ops)
-            if index in region.ops and isinstance(op.attrs, AccumAttrs)
-        }
-        self.held: dict[int, str] = {}
-        self.packed: set[int] = set()
-        self.operands = frozenset(
-            op.inputs[0]
-            for index, op in enumerate(scope.block.ops)
-            if index in region.ops and op.kind is OpKind.MATMUL and scope.plan.places[op.inputs[0]] is Place.REGISTER
-        )
-        uses = scope.block.uses()
-        self.folded = {
-            v: index for v, index in self.accumulator.items()
-            if len(uses[v]) == 1 and scope.ops[v].kind in (OpKind.MATMUL, OpKind.SUM)
-            and self._kind(index) is not AccumKind.MAX
-        }  # fmt: skip
-        self.sums = {
-            v: f"a{scope.first[index]}" for v, index in self.folded.items()
-            if scope.ops[v].kind is OpKind.SUM and scope.ops[v].inputs[0] in self.operands
-            and self._kind(index) is AccumKind.SUM
-        }  # fmt: skip
-
-    def _kind(self, accum: int) -> AccumKind:
-        attrs = self.scope.block.ops[accum].attrs
-        assert isinstance(attrs, AccumAttrs)
-        return attrs.kind
-
-    def columns(self, value: int) -> int:
-        """8-column tiles of a matrix that this warp holds, 0 for a column of row results."""
-        columns = self.scope.shape(value)[-1]
-        return self.region.column_tiles(value, columns) if columns > 1 else 0
-
-    def _form(self, value: int) -> str:
-        """The array extents of a value's registers."""
-        tiles = self.columns(value)
-        return f"[1][{self.region.row_tiles}][{tiles}][4]" if tiles else f"[{self.region.row_tiles}][2]"
-
-    def declare(self) -> None:
-        """This warp's place, accumulators, running maxima."""
-        out, region = self.out, self.region
+    def place(self) -> None:
+        """This warp's place in the region."""
+        region = self.region
         for name, expression, count in (
             ("warp_k", f"warp % {region.key_warps}", region.key_warps),
             ("warp_r", f"warp / {region.key_warps} % {region.row_warps}", region.row_warps),
         ):
             if count > 1:
-                out.line(f"const int {name} = {expression};")
-        for shift in sorted(region.shifts):
-            self._fill(f"top{shift}", "NEGATIVE_INFINITY")
-        for index in region.ops:
-            op = self.scope.block.ops[index]
-            if not isinstance(op.attrs, AccumAttrs) or self.is_shift(index):
-                continue
-            value = self.scope.first[index]
-            if op.attrs.kind is AccumKind.MAX:
-                self._fill(f"a{value}", "NEGATIVE_INFINITY")
-            else:
-                out.line(f"float a{value}{self._form(value)} = {{}};")
-        for target in self.sums.values():
-            out.line(f"float sum_{target}[{region.row_tiles}][4] = {{}};")
+                self.out.line(f"const int {name} = {expression};")
 
-    def hoist(self) -> None:
-        """Row sides that no iteration changes are loaded into registers once, before the loop.
-
-        Not for warpgroups: the assembler gives the rows of two products the same registers, whatever lives on.
-        """
-        if self.scope.plan.options.wide:
-            return
-        anew = {s.value for s in self.scope.staged.steps if s.phase is Phase.LOOP}
-        for index in self.region.ops:
-            op, tiling = self.scope.block.ops[index], self.scope.staged.tiling(index)
-            if op.kind is not OpKind.MATMUL or tiling is None:
-                continue
-            left, right = op.inputs
-            rows, _ = sides(self.scope, tiling, left, right)
-            tiles, depth = self.region.row_tiles, rows.depth // DEPTH_TILE
-            streamed = self.scope.plan.places[left] is Place.REGISTER or behind_views(self.scope, left) in anew
-            name = f"held{left}"
-            if streamed or contiguous_side(self.scope, rows) is None or 4 * tiles * depth > HELD_REGISTERS:
-                continue
-            if name not in self.held.values():
-                self.out.line(f"uint32_t {name}[{depth}][{tiles}][4];  // the rows of %{left}")
-                with self.out.unrolled("k", depth) as k:
-                    at = named(k, depth) * DEPTH_TILE
-                    load_rows(self.out, self.scope, tiling, rows, Index(), at, "", f"{name}[{k}]")
-            self.held[index] = name
-
-    def is_shift(self, accum: int) -> bool:
-        """A max accumulator of a running maximum: the running maximum is its value."""
-        return self.scope.block.ops[accum].inputs[0] in self.region.shifts and self._kind(accum) is AccumKind.MAX
-
-    def _fill(self, array: str, start: str) -> None:
-        rows = self.region.row_tiles
-        self.out.line(f"float {array}[{rows}][2];")
-        self.out.line("MIRAGE_UNROLL")
-        self.out.line(f"for (int r = 0; r < {rows}; ++r) {array}[r][0] = {array}[r][1] = {start};")
-
-    def emit(self, step: Step) -> None:
-        """One operator of the body."""
-        op = self.scope.block.ops[step.op]
-        if op.kind is OpKind.MATMUL:
-            self._matmul(step.op)
-        elif op.kind in (OpKind.SUM, OpKind.MAX):
-            self._reduce(step.op)
-        elif isinstance(op.attrs, AccumAttrs):
-            if op.inputs[0] not in self.folded and not self.is_shift(step.op):
-                self._accumulate(step.op)
-        else:
-            for value in self.scope.values(step.op):
-                self._elementwise(value)
-
-    # Products
-
-    def _matmul(self, index: int) -> None:
-        out, scope = self.out, self.scope
-        op, value = scope.block.ops[index], scope.first[index]
-        target, tiling = fragment(value), scope.staged.tiling(index)
-        assert tiling is not None
-        if value in self.folded:
-            target = f"a{scope.first[self.folded[value]]}"
-            self._fade(self.folded[value])
-        else:
-            out.line(f"float {target}{self._form(value)} = {{}};")
-        left, right = op.inputs
-        rows, columns = sides(scope, tiling, left, right)
-        if left in self.operands:
-            self._pack(left)
-        with out.block():
-            warp_place(out, tiling)
-            if scope.plan.options.wide:
-                self._wide(index, tiling, rows, columns, target)
-                return
-            if scope.plan.places[left] is not Place.REGISTER:
-                held = f"held{left}" if index in self.held else ""
-                emit_product(out, scope, tiling, rows, columns, target, 0, held)
-                return
-            element = c_type(scope.block.types[left].dtype)
-            gather_lambda(out, scope, columns, "column_side")
-            share = self.columns(left) // 2
-            with out.unrolled("k", share) as k:
-                depth = (named("warp_k", tiling.split[3]) * share + named(k, share)) * DEPTH_TILE
-                out.line(f"uint32_t q[{tiling.per_warp[2]}][2];")
-                load_columns(out, scope, tiling, columns, Index(), depth, "column_side", element)
-                with out.unrolled("r", self.region.row_tiles) as r, out.unrolled("c", tiling.per_warp[2]) as c:
-                    out.line(f"mma_m16n8k16<{element}>({target}[0][{r}][{c}], p{left}[{k}][{r}], q[{c}]);")
-
-    def _pack(self, value: int) -> None:
-        """A matrix in registers as the rows of a product, `p<value>[depth tile][row tile][4]`; written once."""
-        if value in self.packed:
-            return
-        self.packed.add(value)
-        out, rows, element = self.out, self.region.row_tiles, c_type(self.scope.block.types[value].dtype)
-        share = self.columns(value) // 2
-        out.line(f"uint32_t p{value}[{share}][{rows}][4];")
-        with out.unrolled("k", share) as k, out.unrolled("r", rows) as r, out.unrolled("i", 4) as i:
-            # Two neighbouring 8-column tiles of an accumulator are one 16-deep tile of an operand.
-            cell = f"{fragment(value)}[0][{r}][2 * {k} + {i} / 2]"
-            out.line(f"p{value}[{k}][{r}][{i}] = pack2<{element}>({cell}[{i} % 2 * 2], {cell}[{i} % 2 * 2 + 1]);")
-
-    def _wide(self, index: int, tiling: Tiling, rows: Operand, columns: Operand, target: str) -> None:
-        """A product by groups of four warps: rows from registers, columns where the copy engine has left them."""
-        out, scope = self.out, self.scope
-        element = c_type(scope.block.types[rows.value].dtype)
-        count = rows.depth // DEPTH_TILE
-        source = f"p{rows.value}"
-        if scope.plan.places[rows.value] is not Place.REGISTER:
-            out.line(f"uint32_t {source}[{count}][1][4];")
-            gather_lambda(out, scope, rows, "row_side")
-            with out.unrolled("k", count) as k:
-                at = named(k, count) * DEPTH_TILE
-                load_rows(out, scope, tiling, rows, Index(), at, "row_side", f"{source}[{k}]")
-        leaf = behind_views(scope, columns.value)
-        layout = scope.staged.buffer(leaf).layout
-        panel = layout.panel_rows * layout.panel
-        if contiguous_side(scope, columns) == "side":
-            order, step = "MN", "k * 1024"  # sixteen lines of a panel
-        else:
-            order, step = "K", f"k / 4 * {panel} + k % 4 * {DEPTH_TILE}"
-        out.line(f"auto& sums = reinterpret_cast<float (&)[{columns.extent // 2}]>({target}[0][0]);")
-        out.line(f"wgmma_fence(sums, {source});")
-        with out.unrolled("k", count) as k:
-            place = step.replace("k", k)
-            tile = f"wgmma_descriptor<Major::{order}>(t{leaf} + {place}, {panel * layout.dtype.size})"
-            out.line(f"wgmma_m64k16<{columns.extent}, {element}, Major::{order}>(sums, {source}[{k}][0], {tile});")
-        out.line("wgmma_commit();")
-        out.line(f"wgmma_wait<0>(sums, {source});")
-
-    def _fade(self, accum: int) -> None:
-        """What a rescaled accumulator holds shrinks by the rise of its running maximum."""
-        if self._kind(accum) is not AccumKind.RESCALE:
-            return
-        op, value = self.scope.block.ops[accum], self.scope.first[accum]
-        with self._cells(value) as (cell, half):
-            self.out.line(f"a{value}{cell} *= fade{op.inputs[1]}{half};")
-
-    # Element by element
+    # -- cell by cell
 
     @contextmanager
-    def _cells(self, value: int) -> Iterator[tuple[str, str]]:
+    def _cells(self, cells: Cells) -> Iterator[tuple[str, str]]:
         """Loops over the registers of a value; yields the index of the cell and that of its row result."""
-        out, columns = self.out, self.columns(value)
-        with out.unrolled("r", self.region.row_tiles) as r:
-            if not columns:
+        out = self.out
+        with out.unrolled("r", cells.rows) as r:
+            if not cells.columns:
                 with out.unrolled("h", 2) as h:
                     yield f"[{r}][{h}]", f"[{r}][{h}]"
                 return
-            with out.unrolled("c", columns) as c, out.unrolled("i", 4) as i:
+            with out.unrolled("c", cells.columns) as c, out.unrolled("i", 4) as i:
                 yield f"[0][{r}][{c}][{i}]", f"[{r}][{i} / 2]"
 
-    def _bound(self, half: str, cell: str) -> dict[int, str]:
+    def change(self, change: Change) -> None:
+        """Registers, cell by cell."""
+        out, result, by, rows = self.out, change.result, change.by, change.cells.rows
+        match change.how:
+            case How.LOWEST:
+                out.line(f"float {result}[{rows}][2];")
+                out.line("MIRAGE_UNROLL")
+                out.line(f"for (int r = 0; r < {rows}; ++r) {result}[r][0] = {result}[r][1] = NEGATIVE_INFINITY;")
+                return
+            case How.SETTLE:
+                with out.unrolled("r", rows) as r:
+                    whole = f"lane % 4 == 0 ? {by}[{r}]"
+                    out.lines([f"{result}[{r}][{h}] = {whole}[{2 * h}] : 0.0f;" for h in (0, 1)])
+                return
+            case _:
+                pass
+        with self._cells(change.cells) as (cell, half):
+            match change.how:
+                case How.SUM:
+                    out.line(f"{result}{cell} += {by}{cell};")
+                case How.LARGEST:
+                    out.line(f"{result}{cell} = maximum({result}{cell}, {by}{cell});")
+                case How.FADE:
+                    out.line(f"{result}{cell} *= {by}{half};")
+                case How.ALONG:
+                    out.line(f"{result}{half} += {by}{cell};")
+                case How.ACROSS:
+                    out.line(f"{result}{cell} = warp_sum<4>({result}{cell});")
+                case How.SPOIL:
+                    out.line(f"{result}{cell} += {by}{half} - {by}{half};")
+
+    def _registers(self, cell: str, half: str) -> dict[int, str]:
         """How register values are read at a cell."""
         found = {}
-        for value, place in enumerate(self.scope.plan.places):
+        for value, place in enumerate(self.program.places):
             if place is not Place.REGISTER:
                 continue
             if self.scope.shape(value)[-1] > 1:
@@ -271,31 +117,23 @@ class Fragments:
                 found[value] = (f"shift{value}" if value in self.region.shifts else fragment(value)) + half
         return found
 
-    def _elementwise(self, value: int) -> None:
-        if self.scope.plan.places[value] is not Place.REGISTER:
-            return
-        self.out.line(f"float {fragment(value)}{self._form(value)};")
-        with self._cells(value) as (cell, half):
-            reader = Reader(self.scope, 1, self._bound(half, cell))
+    def evaluate(self, evaluate: Evaluate) -> None:
+        """An elementwise value."""
+        value, cells = evaluate.value, evaluate.cells
+        name = fragment(value)
+        self.out.line(f"float {name}{extents(cells.form)};")
+        with self._cells(cells) as (cell, half):
+            reader = Reader(self.scope, 1, self._registers(cell, half))
             reader.bound.pop(value)
-            result = reader.compute(value, self._index(value), None)
-            if self._rounds(value):
+            result = reader.compute(value, self._index(value, cells.columns), None)
+            if evaluate.rounded:
                 result = f"to_float(from_float<{c_type(self.scope.block.types[value].dtype)}>({result}))"
-            self.out.lines([*reader.loads, *reader.body, f"{fragment(value)}{cell} = {result};"])
+            self.out.lines([*reader.loads, *reader.body, f"{name}{cell} = {result};"])
 
-    def _rounds(self, value: int) -> bool:
-        """Whether a product reads a value rounded to its type, and others have to read the same: what is summed
-        beside a product divides it later."""
-        if value not in self.operands:
-            return False
-        readers = {self.scope.block.ops[i].kind for i in self.scope.block.uses()[value]}
-        return not readers <= {OpKind.MATMUL, OpKind.SUM}
-
-    def _index(self, value: int) -> Multi:
+    def _index(self, value: int, tiles: int) -> Multi:
         """The coordinates of a cell, for operands that are read from memory."""
         region, shape = self.region, self.scope.shape(value)
-        tiles = self.columns(value)
-        row = self.row("r" if region.row_tiles > 1 else "0", "i" if tiles else "2 * h")
+        row = self._row("r" if region.row_tiles > 1 else "0", "i" if tiles else "2 * h")
         column = Index()
         if tiles:
             warp = named("warp_k", region.key_warps) * tiles if value in region.keyed else Index()
@@ -304,80 +142,43 @@ class Fragments:
             )
         return (*(Index(),) * (len(shape) - 2), clamped(row, region.rows), column)
 
-    def _accumulate(self, index: int) -> None:
-        op, value = self.scope.block.ops[index], self.scope.first[index]
-        self._fade(index)
-        with self._cells(value) as (cell, half):
-            source = self._bound(half, cell)[op.inputs[0]]
-            target = f"a{value}{cell}"
-            largest = self._kind(index) is AccumKind.MAX
-            self.out.line(f"{target} = maximum({target}, {source});" if largest else f"{target} += {source};")
+    # -- rows
 
-    # Reductions over columns
+    def pack(self, pack: Pack) -> None:
+        """Rows of a product."""
+        out, rows, share, element = self.out, pack.cells.rows, pack.cells.columns // 2, c_type(pack.dtype)
+        out.line(f"uint32_t {pack.result}[{share}][{rows}][4];")
+        with out.unrolled("k", share) as k, out.unrolled("r", rows) as r, out.unrolled("i", 4) as i:
+            # Two neighbouring 8-column tiles of an accumulator are one 16-deep tile of an operand.
+            cell = f"{pack.source}[0][{r}][2 * {k} + {i} / 2]"
+            packed = f"pack2<{element}>({cell}[{i} % 2 * 2], {cell}[{i} % 2 * 2 + 1])"
+            out.line(f"{pack.result}[{k}][{r}][{i}] = {packed};")
 
-    def _reduce(self, index: int) -> None:
-        out, scope = self.out, self.scope
-        op, value = scope.block.ops[index], scope.first[index]
-        (source,) = op.inputs
-        if op.kind is OpKind.MAX:
-            self._maximum(value, source)
-            return
-        target = fragment(value)
-        if value in self.folded:
-            target = f"a{scope.first[self.folded[value]]}"
-            self._fade(self.folded[value])
-        else:
-            out.line(f"float {target}{self._form(value)} = {{}};")
-        if source in self.operands:
-            self._pack(source)
-            self._sum_operand(source, target)
-        else:
-            with self._cells(source) as (cell, half):
-                out.line(f"{target}{half} += {fragment(source)}{cell};")
-        if value not in self.folded:
-            with self._cells(value) as (cell, _):
-                out.line(f"{target}{cell} = warp_sum<4>({target}{cell});")
-
-    def _sum_operand(self, source: int, target: str) -> None:
+    def sum_packed(self, total: SumPacked) -> None:
         """Sums of rows as the products see them: times a column of ones, by the tensor cores. All four lanes of a
         row get the whole sum; one of them keeps it, the others are left with nothing, as with parts of sums."""
-        out, element = self.out, c_type(self.scope.block.types[source].dtype)
+        out, element, target = self.out, c_type(total.dtype), total.result
         with out.block():
             out.line(f"const uint32_t one = pack2<{element}>(1.0f, 1.0f);")
             out.line("const uint32_t ones[2] = {one, one};")
-            with out.unrolled("r", self.region.row_tiles) as r:
-                kept = target in self.sums.values()
-                sum_ = f"sum_{target}[{r}]" if kept else "sum"
-                if not kept:
+            with out.unrolled("r", total.cells.rows) as r:
+                sums = f"sum_{target}[{r}]" if total.kept else "sum"
+                if not total.kept:
                     out.line("float sum[4] = {};")
-                with out.unrolled("k", self.columns(source) // 2) as k:
-                    out.line(f"mma_m16n8k16<{element}>({sum_}, p{source}[{k}][{r}], ones);")
-                if not kept:
+                with out.unrolled("k", total.cells.columns // 2) as k:
+                    out.line(f"mma_m16n8k16<{element}>({sums}, {total.packed}[{k}][{r}], ones);")
+                if not total.kept:
                     out.lines([f"{target}[{r}][{h}] += lane % 4 == 0 ? sum[{2 * h}] : 0.0f;" for h in (0, 1)])
 
-    def settle(self) -> None:
-        """After the loop: sums that were left in the accumulators of the tensor cores; no number in rows of which
-        nothing but minus infinity was seen, unless warps that share them are still to agree on that."""
-        for target in self.sums.values():
-            with self.out.unrolled("r", self.region.row_tiles) as r:
-                whole = f"lane % 4 == 0 ? sum_{target}[{r}]"
-                self.out.lines([f"{target}[{r}][{h}] = {whole}[{2 * h}] : 0.0f;" for h in (0, 1)])
-        for index in self.region.ops if self.region.key_warps == 1 else ():
-            op, value = self.scope.block.ops[index], self.scope.first[index]
-            if isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.RESCALE:
-                top = f"top{op.inputs[1]}"
-                with self._cells(value) as (cell, half):
-                    self.out.line(f"a{value}{cell} += {top}{half} - {top}{half};")
-
-    def _maximum(self, value: int, source: int) -> None:
-        out, rows = self.out, self.region.row_tiles
-        running = value in self.region.shifts
+    def largest(self, largest: Largest) -> None:
+        """Maxima of rows."""
+        out, value, rows, running = self.out, largest.value, largest.cells.rows, largest.running
         made = (f"fade{value}", f"shift{value}") if running else (fragment(value),)
         out.lines([f"float {name}[{rows}][2];" for name in made])
         with out.unrolled("r", rows) as r, out.unrolled("h", 2) as h:
             out.line(f"float high = {f'top{value}[{r}][{h}]' if running else 'NEGATIVE_INFINITY'};")
-            with out.unrolled("c", self.columns(source)) as c:
-                pair = f"{fragment(source)}[0][{r}][{c}]"
+            with out.unrolled("c", largest.cells.columns) as c:
+                pair = f"{largest.source}[0][{r}][{c}]"
                 out.line(f"high = maximum(high, maximum({pair}[2 * {h}], {pair}[2 * {h} + 1]));")
             out.line("high = warp_max<4>(high);")
             if running:
@@ -387,86 +188,118 @@ class Fragments:
             else:
                 out.line(f"{fragment(value)}[{r}][{h}] = high;")
 
-    # After the loop
-
-    def exchanged(self) -> tuple[str, ...]:
-        """Row maxima that the key warps have to agree on, by their register names."""
-        if self.region.key_warps == 1:
-            return ()
-        maxima = [
-            f"a{self.scope.first[i]}"
-            for i in self.region.ops
-            if self.scope.block.ops[i].kind is OpKind.ACCUM and self._kind(i) is AccumKind.MAX and not self.is_shift(i)
-        ]
-        return (*(f"top{v}" for v in sorted(self.region.shifts)), *maxima)
-
-    def publish(self) -> None:
-        """Every warp that works shows its maxima."""
-        idle = self.region.warps < self.scope.plan.options.warps
+    def publish(self, arrays: tuple[str, ...]) -> None:
+        """Maxima of rows, for the other warps to see."""
+        idle = self.region.warps < self.program.warps
         shown = f"warp < {self.region.warps} && lane % 4 == 0" if idle else "lane % 4 == 0"
-        for array in self.exchanged():
+        self.out.line("// the warps that share rows agree on their maxima")
+        for array in arrays:
             with self._rows() as (r, h, row):
                 at = f"{array}_all[warp_k * {self.region.padded_rows} + {row}]"
                 self.out.line(f"if ({shown}) {at} = {array}[{r}][{h}];")
 
-    def agree(self) -> None:
-        """Every warp takes the largest maximum and shrinks its rescaled accumulators accordingly."""
+    def agree(self, array: str, last: str) -> None:
+        """The largest maximum of all warps, and how far this warp's lay below."""
         out = self.out
-        for array in self.exchanged():
-            shift = int(array.removeprefix("top")) if array.startswith("top") else None
-            if shift is not None:
-                out.line(f"float last{shift}[{self.region.row_tiles}][2];")
-            with self._rows() as (r, h, row):
-                out.line(f"float high = {array}[{r}][{h}];")
-                at = f"{array}_all[k * {self.region.padded_rows} + {row}]"
-                out.line("MIRAGE_UNROLL")
-                out.line(f"for (int k = 0; k < {self.region.key_warps}; ++k) high = maximum(high, {at});")
-                if shift is not None:
-                    out.line(f"last{shift}[{r}][{h}] = fast_exp({array}[{r}][{h}] - high);")
-                out.line(f"{array}[{r}][{h}] = high;")
-            for index in self.region.ops if shift is not None else ():
-                op, value = self.scope.block.ops[index], self.scope.first[index]
-                if op.kind is OpKind.ACCUM and op.inputs[1:] == (shift,):
-                    with self._cells(value) as (cell, half):
-                        out.line(f"a{value}{cell} *= last{shift}{half};")
+        if last:
+            out.line(f"float {last}[{self.region.row_tiles}][2];")
+        with self._rows() as (r, h, row):
+            out.line(f"float high = {array}[{r}][{h}];")
+            at = f"{array}_all[k * {self.region.padded_rows} + {row}]"
+            out.line("MIRAGE_UNROLL")
+            out.line(f"for (int k = 0; k < {self.region.key_warps}; ++k) high = maximum(high, {at});")
+            if last:
+                out.line(f"{last}[{r}][{h}] = fast_exp({array}[{r}][{h}] - high);")
+            out.line(f"{array}[{r}][{h}] = high;")
 
     @contextmanager
     def _rows(self) -> Iterator[tuple[str, str, str]]:
         """Loops over the two rows of every row tile; yields tile, half and the row's number in the block."""
         with self.out.unrolled("r", self.region.row_tiles) as r, self.out.unrolled("h", 2) as h:
-            yield r, h, self.row(r).bare
+            yield r, h, self._row(r).bare
 
-    def row(self, tile: str, register: str = "2 * h") -> Index:
+    def _row(self, tile: str, register: str = "2 * h") -> Index:
         """The row in the block of a register of one of the warp's row tiles."""
         tiles = self.region.row_tiles
         first = (named("warp_r", self.region.row_warps) * tiles + named(tile, tiles)) * ROW_TILE
         return first + named(f"mma_d_row(lane, {register})", ROW_TILE)
 
-    def finish(self, step: Step) -> None:
-        """An accumulator goes to its shared tile."""
-        assert step.value is not None
-        out, scope, region = self.out, self.scope, self.region
-        with out.block(f"if (warp < {region.warps})" if region.warps < scope.plan.options.warps else ""):
-            tiling = scope.staged.tiling(step.op)
-            if tiling is not None:
-                warp_place(out, tiling)
-                store_fragments(out, scope, tiling, step.value, step.value)
+    # -- to memory
+
+    def leave(self, leave: LeaveRows) -> None:
+        """Results of rows in their tile."""
+        out, region, value = self.out, self.region, leave.value
+        with self._rows() as (r, h, row):
+            found = f"{leave.source}[{r}][{h}]"
+            out.line(f"const float result = {f'warp_sum<4>({found})' if leave.summed else found};")
+            out.line(f"const int row = {row};")
+            index = (*(Index(),) * (len(self.scope.shape(value)) - 2), named("row", region.rows), Index())
+            leaf = locate(self.scope, value, index, None)
+            checks = ["lane % 4 == 0"]
+            if region.padded_rows > region.rows:
+                checks.append(f"row < {region.rows}")
+            copy = ""
+            if leaf.copies > 1:
+                copy = f"warp_k * {leaf.copy_elements} + "
+            elif region.key_warps > 1:
+                checks.append("warp_k == 0")
+            out.line(f"if ({' && '.join(checks)}) {leaf.pointer}[{copy}{leaf.offset}] = result;")
+
+    def save(self, save: SaveRows) -> None:
+        """From registers to device memory."""
+        out, scope, region, type_ = self.out, self.scope, self.region, self.program.outputs[save.output]
+        attrs, (saved,) = scope.block.ops[save.saver].attrs, scope.block.ops[save.saver].inputs
+        assert isinstance(attrs, OutSaverAttrs)
+        shape, columns, output = scope.shape(saved), scope.shape(saved)[-1], f"o{save.output}"
+        tiles = columns // COLUMN_TILE if columns > 1 else 0
+        lead = (Index(),) * (len(shape) - 2)
+        checks = [f"warp < {region.warps}"] if region.warps < self.program.warps else []
+        target = c_type(type_.dtype)
+
+        def leaf(row: Index, column: Index, width: int) -> Leaf:
+            return output_leaf(scope, attrs, output, (*lead, row, column), shape, type_, width)
+
+        with out.unrolled("r", region.row_tiles) as r, out.unrolled("h", 2) as h:
+            out.line(f"const int row = {self._row(r).bare};")
+            row = named("row", region.rows)
+            if region.padded_rows > region.rows:
+                checks = [*checks, f"row < {region.rows}"]
+            within = clamped(named("row", region.padded_rows), region.rows)
+            if not tiles:
+                result = self._saved(save, saved, (*lead, within, Index()), "", f"[{r}][{h}]")
+                at = leaf(row, Index(), 1)
+                guard = " && ".join([*checks, "lane % 4 == 0", *([at.inside] if at.inside else [])])
+                out.line(f"if ({guard}) {at.pointer}[{at.offset}] = from_float<{target}>({result});")
                 return
-            op = scope.block.ops[step.op]
-            summed = op.inputs[0] in self.folded
-            source = f"top{op.inputs[0]}" if self.is_shift(step.op) else f"a{step.value}"
-            with self._rows() as (r, h, row):
-                value = f"{source}[{r}][{h}]"
-                out.line(f"const float result = {f'warp_sum<4>({value})' if summed else value};")
-                out.line(f"const int row = {row};")
-                index = (*(Index(),) * (len(scope.shape(step.value)) - 2), named("row", region.rows), Index())
-                leaf = locate(scope, step.value, index, None)
-                checks = ["lane % 4 == 0"]
-                if region.padded_rows > region.rows:
-                    checks.append(f"row < {region.rows}")
-                copy = ""
-                if leaf.copies > 1:
-                    copy = f"warp_k * {leaf.copy_elements} + "
-                elif region.key_warps > 1:
-                    checks.append("warp_k == 0")
-                out.line(f"if ({' && '.join(checks)}) {leaf.pointer}[{copy}{leaf.offset}] = result;")
+            with out.unrolled("c", tiles // 2) as c:
+                out.line("float z[2][2];")
+                with out.unrolled("p", 2) as p, out.unrolled("e", 2) as e:
+                    column = (named(c, tiles // 2) * 2 + named(p, 2)) * COLUMN_TILE
+                    column = column + named("mma_d_column(lane, e)", 8)
+                    cell = f"[0][{r}][2 * {c} + {p}][2 * {h} + {e}]"
+                    result = self._saved(save, saved, (*lead, within, column), cell, f"[{r}][{h}]")
+                    out.line(f"z[{p}][{e}] = {result};")
+                out.line("const bool odd = lane % 2 != 0;  // takes the right tile, its neighbour the left one")
+                out.line("const float low = shuffle_xor(odd ? z[0][0] : z[1][0], 1);")
+                out.line("const float high = shuffle_xor(odd ? z[0][1] : z[1][1], 1);")
+                out.line(f"Vec<float, {WIDTH}> y;")
+                out.line("y[0] = odd ? low : z[0][0], y[1] = odd ? high : z[0][1];")
+                out.line("y[2] = odd ? z[1][0] : low, y[3] = odd ? z[1][1] : high;")
+                pair = (named(c, tiles // 2) * 2 + named("lane % 2", 2)) * COLUMN_TILE
+                at = leaf(row, pair + named("lane % 4 / 2", 2) * WIDTH, WIDTH)
+                vector = [*checks, at.inside] if at.inside and at.whole else checks
+                with out.block(f"if ({' && '.join(vector)})" if vector else ""):
+                    if at.whole:
+                        out.line(f"store({at.pointer} + {at.offset}, from_floats<{target}>(y));")
+                    else:
+                        with out.unrolled("v", WIDTH):
+                            when = f"if ({at.each_inside}) " if at.each_inside else ""
+                            out.line(f"{when}{at.pointer}[{at.element}] = from_float<{target}>(y[v]);")
+
+    def _saved(self, save: SaveRows, value: int, index: Multi, cell: str, half: str) -> str:
+        """A C expression for `value` at one register of the fragments."""
+        wide = {v: self.scope.shape(v)[-1] > 1 for v, _ in save.bound}
+        reader = Reader(self.scope, 1, {v: name + (cell if wide[v] else half) for v, name in save.bound})
+        result = reader.read(value, index, None)
+        self.out.lines([*reader.loads, *reader.body])
+        return result

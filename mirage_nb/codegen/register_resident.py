@@ -13,18 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 
-from mirage_nb.codegen.dependence import Dependence
-from mirage_nb.codegen.index import Index, linear, named, unravel
-from mirage_nb.codegen.maps import Walk, each, output_leaf, store_vector
-from mirage_nb.codegen.reader import Reader, Scope, counted, loaded, operand_leaf
-from mirage_nb.codegen.thread_values import Multi, broadcast_index, vector_reads
+from mirage_nb.codegen.maps import each, output_leaf, store_vector
+from mirage_nb.codegen.reader import Reader, counted, loaded
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, TensorType, ThreadGraph
+from mirage_nb.optimize.access import Scope, operand_leaf
 from mirage_nb.optimize.layout import read_once
+from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.register_resident import Resident
+from mirage_nb.tile.index import Index, Multi, broadcast_index, linear, named, unravel, vector_reads
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import partial_sets
+from mirage_nb.tile.sharing import Vectors
 from mirage_nb.tile.sketch import REDUCTIONS
 
 ONCE_BYTES = 2**20
@@ -35,9 +36,10 @@ as much is written: a layer norm of 4096 x 4096 in f16 took 25.0 us with such lo
 class ResidentText:
     """Writes the body of one kernel."""
 
-    def __init__(self, out: Writer, scope: Scope, dependence: Dependence, outputs: tuple[TensorType, ...]) -> None:
+    def __init__(self, out: Writer, scope: Scope, overlap: Overlap, outputs: tuple[TensorType, ...]) -> None:
         assert isinstance(scope.plan.strategy, Resident)
-        self.out, self.scope, self.dependence, self.outputs = out, scope, dependence, outputs
+        self.out, self.scope, self.overlap, self.outputs = out, scope, overlap, outputs
+        self.written, self.pending = overlap.late, overlap.behind
         self.resident = scope.plan.strategy
         self.viewed = {value: scope.shape(view) for value, view in self.resident.viewed}
         self.scratch = 0
@@ -52,21 +54,27 @@ class ResidentText:
         """The whole body."""
         resident = self.resident
         if not resident.shared:
-            self.dependence.wait()
-            with each(self.out, self.scope, Walk(resident.kept, resident.width)) as kept:
+            self._wait()
+            with each(self.out, self.scope, Vectors(resident.kept, resident.width)) as kept:
                 self._loads(list(self.inputs), kept)
                 self._compute(kept)
             return
         self._declare_scratch()
         kept = self._shared_place()
-        late = [v for v, attrs in self.inputs.items() if attrs.arg in self.dependence.written]
+        late = [v for v, attrs in self.inputs.items() if attrs.arg in self.written]
         soon = self._soon() if resident.together else frozenset[int]()
         early = sorted((v for v in self.inputs if v not in resident.behind), key=soon.__contains__)
         self._loads([v for v in early if v not in late], kept)
         if not resident.behind.issuperset(late):
-            self.dependence.wait()
+            self._wait()
         self._loads([v for v in early if v in late], kept)
         self._compute(kept)
+
+    def _wait(self) -> None:
+        """For the kernel in front, once."""
+        if self.pending:
+            self.out.line("grid_dependency_wait();")
+        self.pending = False
 
     def _declare_scratch(self) -> None:
         """What threads tell others of their part of a reduction."""
@@ -212,7 +220,7 @@ class ResidentText:
         return "load_now" if self.resident.together and reduced else "load"
 
     def _is_once(self, attrs: InIterAttrs) -> bool:
-        return read_once(self.scope.block, attrs) and attrs.arg not in self.dependence.again
+        return read_once(self.scope.block, attrs) and attrs.arg not in self.overlap.again
 
     @cached_property
     def _once_bytes(self) -> int:
@@ -231,12 +239,12 @@ class ResidentText:
         waiting = self._waiting()
         early = [saver for saver in savers if waiting.isdisjoint(saver[1].inputs)]
         if early:
-            self.dependence.wait()
+            self._wait()
             self._saves(early, kept)
         for index, op in enumerate(self.scope.block.ops):
             if _reduces(op.kind):
                 self._reduce(index)
-        self.dependence.wait()
+        self._wait()
         self._loads([v for v in self.inputs if v in self.resident.behind], kept)
         self._saves([saver for saver in savers if saver not in early], kept)
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mirage_nb.codegen.index import Index
 from mirage_nb.codegen.operators import number
-from mirage_nb.ir import BlockGraph, ConstAttrs, Op, OpKind, TensorType, ThreadGraph
-
-Multi = tuple[Index, ...]
+from mirage_nb.ir import ConstAttrs, Op, OpKind, TensorType, ThreadGraph
+from mirage_nb.tile.index import Index, Multi, broadcast_index, operand_dims
 
 
 class Outer(Protocol):
@@ -23,38 +21,6 @@ class Outer(Protocol):
     def read(self, value: int, index: Multi, dim: int | None) -> str: ...
     def statement(self, op: Op, operands: list[str], dims: list[int | None], repeated: bool) -> str: ...
     def sum_of(self, total: str, factors: list[str], dims: list[int | None]) -> str: ...
-
-
-def broadcast_index(index: Multi, shape: tuple[int, ...]) -> Multi:
-    """The index into an operand of `shape` for an index into the broadcast result."""
-    tail = index[len(index) - len(shape) :]
-    return tuple(Index() if extent == 1 else part for part, extent in zip(tail, shape, strict=True))
-
-
-def broadcast_dim(dim: int | None, rank: int, shape: tuple[int, ...]) -> int | None:
-    """The vector dimension of an operand, None where it is broadcast."""
-    if dim is None:
-        return None
-    moved = dim - (rank - len(shape))
-    return moved if moved >= 0 and shape[moved] != 1 else None
-
-
-def operand_dims(graph: BlockGraph | ThreadGraph, op: Op, dim: int | None, rank: int) -> list[int | None]:
-    """The vector dimension of every operand of an operator that computes from registers, given that of its result,
-    which has so many dimensions: rows of a product are those of its left operand, columns those of the right one."""
-    wanted = [dim for _ in op.inputs]
-    if op.kind is OpKind.MATMUL and dim is not None:
-        wanted = [None if dim == rank - 1 else dim, None if dim == rank - 2 else dim]
-    return [broadcast_dim(d, rank, graph.types[v].shape) for d, v in zip(wanted, op.inputs, strict=True)]
-
-
-def vector_reads(graph: ThreadGraph, value: int, dim: int | None) -> set[tuple[int, int | None]]:
-    """The operands of a thread graph that a value of it is computed from, and the vector dimension of each."""
-    found = {(value, dim)}
-    for op, (made,) in reversed(list(graph.definitions())):
-        for along in [d for v, d in found if v == made]:
-            found |= set(zip(op.inputs, operand_dims(graph, op, along, len(graph.types[made].shape)), strict=True))
-    return {(v, d) for v, d in found if v < graph.input_count}
 
 
 def repeated(op: Op, types: Sequence[TensorType]) -> bool:

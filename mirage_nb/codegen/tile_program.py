@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mirage_nb.codegen.emitted import MapArg
-from mirage_nb.codegen.reach import EXTENT, Reach, Reaches
 from mirage_nb.codegen.texel_product import TexelProduct, WideProduct
 from mirage_nb.codegen.tile_copies import tensor_map, write_copy
 from mirage_nb.codegen.tile_products import ProductText
@@ -21,6 +20,7 @@ from mirage_nb.codegen.tile_sums import SumText
 from mirage_nb.codegen.tile_values import TexelValueText, ValueText
 from mirage_nb.codegen.writer import Writer, c_index, stored_type
 from mirage_nb.optimize.overlap import Overlap
+from mirage_nb.optimize.reach import EXTENT, Reach, Reaches
 from mirage_nb.tile.groups import GROUPS, ROWS
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.program import (
@@ -115,11 +115,10 @@ class ProgramText:
         program = self.program
         # What changes while the kernel waits is not promised to be constant. Nor are matrices: promised, all of their
         # loads came first, and were spilled.
-        late = self.overlap.written if self.overlap.behind else frozenset[int]()
         inputs = []
         for number in self.params():
             matrix = sum(bool(axis) for axis in program.tile(f"x{number}").axes) > 1
-            word = "" if number in late or matrix else " __restrict__"
+            word = "" if number in self.overlap.late or matrix else " __restrict__"
             inputs.append(f"const {stored_type(program.tile(f'x{number}').dtype)}*{word} x{number}")
         outputs = [f"{stored_type(program.tile(name).dtype)}* __restrict__ {name}" for name in program.outputs]
         maps = [f"const __grid_constant__ TensorMap {name}" for name in self.tensor_maps()]

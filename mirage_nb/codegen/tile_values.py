@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from mirage_nb.codegen.operators import CUDA, number
-from mirage_nb.codegen.reach import Reach
 from mirage_nb.codegen.texel_product import run_of, thread_text
 from mirage_nb.codegen.writer import Writer, c_type, stored_type
 from mirage_nb.ir import HALVES, DType
+from mirage_nb.optimize.reach import Reach
 from mirage_nb.tile.instructions import InstructionTile, Place
 from mirage_nb.tile.program import PART, RANK, Index, Map, Number, Program, Read, Store, Tile, Walk
 from mirage_nb.tile.rules import HEIGHT

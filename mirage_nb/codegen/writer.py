@@ -72,6 +72,11 @@ def stored_type(dtype: DType) -> str:
     return "double" if dtype is DType.F64 else c_type(dtype)
 
 
+def extents(form: tuple[int, ...]) -> str:
+    """The C extents of an array."""
+    return "".join(f"[{extent}]" for extent in form)
+
+
 def c_index(index: Index) -> str:
     """The C expression of an index; it needs brackets inside a product."""
     parts = [name if factor == 1 else f"{name} * {factor}" for name, factor in index.terms]

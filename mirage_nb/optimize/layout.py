@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType, InIterAttrs
 from mirage_nb.ir.windows import row_major
-from mirage_nb.optimize.tiling import Tiling
+from mirage_nb.tile.boxes import Bulk
 from mirage_nb.tile.boxes import boxes as tile_boxes
 from mirage_nb.tile.placement import Placement, StepKind, touched
 from mirage_nb.tile.shared import (
@@ -24,6 +24,7 @@ from mirage_nb.tile.shared import (
     LINE_BYTES,
     WAVEFRONT_COST,
     Lines,
+    SharedLayout,
     Use,
     forms,
     panel_bytes,
@@ -31,40 +32,8 @@ from mirage_nb.tile.shared import (
     pitched_elements,
     use_cost,
 )
+from mirage_nb.tile.sharing import Tiling
 from mirage_nb.tile.sketch import Sketch
-
-
-@dataclass(frozen=True, slots=True)
-class SharedLayout:
-    """Where the elements of a shared tensor lie.
-
-    strides: elements per step of each dimension, before swizzling. elements: allocated per copy.
-    swizzle: 0, or 128, 64, 32: the last dimension is cut into panels of that many bytes, each panel holds
-    all rows, and 16-byte chunks are permuted by the row. fold: so many rows of the tensor side by side are one
-    row of the only panel.
-    """
-
-    shape: tuple[int, ...]
-    dtype: DType
-    strides: tuple[int, ...]
-    elements: int
-    swizzle: int = 0
-    fold: int = 1
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes per copy."""
-        return self.elements * self.dtype.size
-
-    @property
-    def panel(self) -> int:
-        """Elements across a swizzled panel."""
-        return self.swizzle // self.dtype.size
-
-    @property
-    def panel_rows(self) -> int:
-        """Rows of a swizzled panel: every dimension but the last, up to a whole pattern of eight."""
-        return int(panel_elements(math.prod(self.shape[:-1]) // self.fold, 1))
 
 
 def pitched(shape: tuple[int, ...], dtype: DType, order: tuple[int, ...] | None = None, pad: int = 0) -> SharedLayout:
@@ -90,30 +59,7 @@ def swizzled(shape: tuple[int, ...], dtype: DType, fold: int = 1) -> SharedLayou
     return SharedLayout(shape, dtype, (*strides, 1), elements, swizzle, fold)
 
 
-@dataclass(frozen=True, slots=True)
-class Boxes:
-    """A tile as bulk tensor copies over its operand seen as a matrix [rows, columns].
-
-    Each copy brings `box` (rows, columns) elements; the tile is `down` x `across` of them. `swizzle` is the
-    width of a box in bytes. fold: so many short rows of the operand, which lie behind each other in memory, are
-    one row of the matrix: the engine takes as long for a short row as for one of 128 bytes.
-    """
-
-    rows: int
-    columns: int
-    box: tuple[int, int]
-    down: int
-    across: int
-    swizzle: int
-    fold: int = 1
-
-    @property
-    def elements(self) -> int:
-        """Elements of the whole tile."""
-        return self.box[0] * self.box[1] * self.down * self.across
-
-
-def boxes(block: BlockGraph, attrs: InIterAttrs) -> Boxes | None:
+def boxes(block: BlockGraph, attrs: InIterAttrs) -> Bulk | None:
     """The bulk tensor copies of one tile, None where alignment or shape rule them out."""
     operand, tile = block.args[attrs.arg], block.tile_shape(attrs)
     if not tile:
@@ -123,7 +69,7 @@ def boxes(block: BlockGraph, attrs: InIterAttrs) -> Boxes | None:
         return None
     fold, swizzle = int(found.fold), int(found.swizzle)
     rows, box = math.prod(operand.shape[:-1]) // fold, (int(found.rows), swizzle // operand.dtype.size)
-    return Boxes(rows, operand.shape[-1] * fold, box, int(found.down), int(found.across), swizzle, fold)
+    return Bulk(rows, operand.shape[-1] * fold, box, int(found.down), int(found.across), swizzle, fold)
 
 
 def read_once(block: BlockGraph, attrs: InIterAttrs) -> bool:

@@ -42,6 +42,11 @@ class Overlap:
     again: frozenset[int] = frozenset()
     least_shared: int = 0
 
+    @property
+    def late(self) -> frozenset[int]:
+        """The operands that it may read only behind the end of the launch in front."""
+        return self.written if self.behind else frozenset()
+
 
 def overlaps(
     graph: KernelGraph,

@@ -17,17 +17,17 @@ from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, 
 from mirage_nb.ir.places import numbered
 from mirage_nb.ir.windows import Window, as_matrix, windows
 from mirage_nb.optimize.attention_program import attention_program
-from mirage_nb.optimize.layout import SharedLayout, boxes, choose_layouts
+from mirage_nb.optimize.layout import boxes, choose_layouts
 from mirage_nb.optimize.options import Options, all_options, default_options
 from mirage_nb.optimize.overlap import Overlap, overlaps
 from mirage_nb.optimize.product_program import Given, product_program
 from mirage_nb.optimize.register_resident import Resident, find_resident
 from mirage_nb.optimize.schedule import Access, barriers, overlapping
-from mirage_nb.optimize.tiling import Region, Tiling, find_region, tile_matmul
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
 from mirage_nb.predefined import Match, matches, needed
 from mirage_nb.targets import EXACT, Target
 from mirage_nb.tile.attention import find_attention
+from mirage_nb.tile.bodies import Region, find_region
 from mirage_nb.tile.boxes import columns_brought
 from mirage_nb.tile.groups import rows_of
 from mirage_nb.tile.memory import Interval, MemoryPlan, allocate
@@ -37,28 +37,11 @@ from mirage_nb.tile.products import find_product
 from mirage_nb.tile.program import Copy, Program
 from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
 from mirage_nb.tile.scales import move_scales
-from mirage_nb.tile.shared import CHUNK_BYTES, worth_having_early
+from mirage_nb.tile.shared import CHUNK_BYTES, Buffer, worth_having_early
+from mirage_nb.tile.sharing import Tiling, tile_matmul
 from mirage_nb.tile.sketch import Sketch, sketch_of
 from mirage_nb.tile.thread_graph import fuse
 from mirage_nb.tile.widen import widen
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A shared tensor: its layout, how many copies of it there are, and where the first one begins.
-
-    copies: ring slots of a streamed input, or partial sums of an accumulator.
-    """
-
-    value: int
-    layout: SharedLayout
-    copies: int
-    offset: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all copies."""
-        return self.layout.nbytes * self.copies
 
 
 @dataclass(frozen=True, slots=True)

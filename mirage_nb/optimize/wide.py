@@ -8,11 +8,11 @@ rows 16 w to 16 w + 15 of the result, all columns of them.
 from __future__ import annotations
 
 from mirage_nb.ir import BlockGraph, InIterAttrs, OpKind
-from mirage_nb.optimize.layout import SharedLayout, boxes
+from mirage_nb.optimize.layout import boxes
 from mirage_nb.optimize.options import Options
-from mirage_nb.optimize.tiling import Region
+from mirage_nb.tile.bodies import Region
 from mirage_nb.tile.program import GROUP
-from mirage_nb.tile.shared import LINE_BYTES
+from mirage_nb.tile.shared import LINE_BYTES, SharedLayout
 
 COLUMNS = frozenset({16, 32, 64, 128, 256})
 """Columns that one instruction may have here: the lengths of its accumulators."""

@@ -74,6 +74,29 @@ def boxes(extents: Sequence[Any], tensor: Sequence[int], size: int, over: Sequen
     return Boxes(fits, rows, swizzle, down, across, fold)
 
 
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """A tile as bulk tensor copies over its operand seen as a matrix [rows, columns].
+
+    Each copy brings `box` (rows, columns) elements; the tile is `down` x `across` of them. `swizzle` is the
+    width of a box in bytes. fold: so many short rows of the operand, which lie behind each other in memory, are
+    one row of the matrix: the engine takes as long for a short row as for one of 128 bytes.
+    """
+
+    rows: int
+    columns: int
+    box: tuple[int, int]
+    down: int
+    across: int
+    swizzle: int
+    fold: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Elements of the whole tile."""
+        return self.box[0] * self.box[1] * self.down * self.across
+
+
 # -- what boxes are cut from
 
 

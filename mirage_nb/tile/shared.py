@@ -8,6 +8,7 @@ tensor begins on a line of all banks.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from mirage_nb.ir import DType
 
 LINE_BYTES = 128
 """All banks of shared memory once."""
@@ -229,3 +232,54 @@ def lay(shape: Shape, uses: Collection[Use]) -> Laid:
     chosen = costs.argmin(axis=0)
     place = (chosen, np.arange(costs.shape[1]))
     return Laid(np.broadcast_to(nbytes, costs.shape)[place], every.panels[chosen, 0])
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLayout:
+    """Where the elements of a shared tensor lie.
+
+    strides: elements per step of each dimension, before swizzling. elements: allocated per copy.
+    swizzle: 0, or 128, 64, 32: the last dimension is cut into panels of that many bytes, each panel holds
+    all rows, and 16-byte chunks are permuted by the row. fold: so many rows of the tensor side by side are one
+    row of the only panel.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    strides: tuple[int, ...]
+    elements: int
+    swizzle: int = 0
+    fold: int = 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes per copy."""
+        return self.elements * self.dtype.size
+
+    @property
+    def panel(self) -> int:
+        """Elements across a swizzled panel."""
+        return self.swizzle // self.dtype.size
+
+    @property
+    def panel_rows(self) -> int:
+        """Rows of a swizzled panel: every dimension but the last, up to a whole pattern of eight."""
+        return int(panel_elements(math.prod(self.shape[:-1]) // self.fold, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A shared tensor: its layout, how many copies of it there are, and where the first one begins.
+
+    copies: ring slots of a streamed input, or partial sums of an accumulator.
+    """
+
+    value: int
+    layout: SharedLayout
+    copies: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all copies."""
+        return self.layout.nbytes * self.copies

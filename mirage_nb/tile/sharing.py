@@ -7,6 +7,7 @@ least work per warp; depth is split only where the sum can wait until after the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -15,12 +16,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mirage_nb.ir import TensorType
+from mirage_nb.tile.index import Index, Multi, broadcast_index, unravel
+
 ROW_TILE, COLUMN_TILE, DEPTH_TILE = 16, 8, 16
 ACCUMULATOR_REGISTERS = 128
 """f32 accumulators that one thread may hold for one product."""
 PARTIAL_BYTES = 32768
 """Shared memory that the partial sums of one product may take after the loop."""
 SUM_BYTES = 4
+Extents = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +89,154 @@ def _splits(warps: int) -> npt.NDArray[np.int64]:
     powers = [1 << p for p in range(warps.bit_length()) if warps % (1 << p) == 0]
     able = [split for split in product(powers, repeat=4) if np.prod(split) <= warps]
     return np.array(able, np.int64).T
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """One Matmul [batch, m, k] @ [batch, k, n] on the warps of a block.
+
+    `swapped`: the long side n stands on the 16 rows of the instruction and m on its 8 columns (the
+    product is computed transposed). `rows` and `columns` are the extents on those two sides.
+    `split` is the number of warps over (batch, rows, columns, depth).
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+    swapped: bool
+    split: tuple[int, int, int, int]
+
+    @property
+    def tiles(self) -> tuple[int, int, int, int]:
+        """Instruction tiles over (batch, rows, columns, depth)."""
+        return self.batch, -(-self.rows // ROW_TILE), -(-self.columns // COLUMN_TILE), -(-self.depth // DEPTH_TILE)
+
+    @property
+    def per_warp(self) -> tuple[int, int, int, int]:
+        """Instruction tiles of one warp over (batch, rows, columns, depth)."""
+        b, r, c, k = (-(-t // w) for t, w in zip(self.tiles, self.split, strict=True))
+        return b, r, c, k
+
+    @property
+    def warps(self) -> int:
+        """Warps that have a share."""
+        return math.prod(self.split)
+
+    @property
+    def copies(self) -> int:
+        """Partial sums that are added after the loop."""
+        return self.split[3]
+
+
+def tile_matmul(left: TensorType, right: TensorType, warps: int, *, deferred: bool, loop: int) -> Tiling:
+    """The split with the least work per warp; the arguments are those of `share`."""
+    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    batch = math.prod(np.broadcast_shapes(left.shape[:-2], right.shape[:-2]))
+    found = share(batch, m, k, n, warps, deferred=deferred, loop=loop)
+    swapped = bool(found.swapped)
+    rows, columns = (n, m) if swapped else (m, n)
+    b, r, c, d = map(int, found.split)
+    return Tiling(batch, rows, columns, k, swapped, (b, r, c, d))
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """A tile as vectors of `width` elements along its last dimension; thread t has every T-th of them from t on."""
+
+    shape: Extents
+    width: int
+
+    @property
+    def counted(self) -> Extents:
+        """The shape in vectors."""
+        return (*self.shape[:-1], self.shape[-1] // self.width) if self.shape else ()
+
+    @property
+    def count(self) -> int:
+        """Vectors in the tile."""
+        return math.prod(self.counted)
+
+    @property
+    def dim(self) -> int | None:
+        """The dimension along which vectors lie, None for single elements."""
+        return len(self.shape) - 1 if self.width > 1 else None
+
+    def slots(self, threads: int) -> int:
+        """Vectors per thread, at most."""
+        return -(-self.count // threads)
+
+    def registers(self, threads: int) -> int:
+        """Elements per thread, at most."""
+        return self.slots(threads) * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How threads share a reduction of `shape` along `dim`.
+
+    lanes: threads per result; slots: results per thread; width: consecutive elements per step.
+    """
+
+    shape: Extents
+    dim: int
+    width: int
+    lanes: int
+    slots: int
+    whole_block: bool
+
+    @property
+    def kept(self) -> Extents:
+        """The shape of the results."""
+        return (*self.shape[: self.dim], 1, *self.shape[self.dim + 1 :])
+
+    @property
+    def results(self) -> int:
+        """Number of results."""
+        return math.prod(self.kept)
+
+    @property
+    def steps(self) -> int:
+        """Vectors along the reduced dimension."""
+        return self.shape[self.dim] // self.width
+
+    @property
+    def vector_dim(self) -> int | None:
+        """The dimension of the vectors."""
+        return self.dim if self.width > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a product as the instruction sees it: [batch, side, depth].
+
+    transposed: the value's last dimension is `side`, not depth. along: "side" or "depth", which of them lies along
+    16-byte chunks that ldmatrix takes; "": elements are gathered one by one.
+    """
+
+    value: int
+    batch: Extents
+    extent: int
+    depth: int
+    transposed: bool
+    along: str = ""
+
+    def index(self, shape: Extents, batch: Index, side: Index, depth: Index) -> Multi:
+        """The index into the value, which has this shape."""
+        lead = unravel(batch, self.batch)
+        inner = (depth, side) if self.transposed else (side, depth)
+        return broadcast_index((*lead, *inner), shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Fragments of one warp: `rows` tiles of 16 rows by `columns` tiles of 8 columns; without columns one result for
+    each row, the same in the four lanes that have it."""
+
+    rows: int
+    columns: int
+
+    @property
+    def form(self) -> Extents:
+        """The extents of the registers of a thread."""
+        return (1, self.rows, self.columns, 4) if self.columns else (self.rows, 2)

@@ -12,10 +12,11 @@ from html import escape
 from itertools import pairwise
 
 from mirage_nb.ir import AccumAttrs, BlockGraph, OpKind
-from mirage_nb.optimize.plan import BlockPlan, Buffer, Staged
+from mirage_nb.optimize.plan import BlockPlan, Staged
 from mirage_nb.tile.order import Phase, lifetime
 from mirage_nb.tile.placement import Step, StepKind
 from mirage_nb.tile.program import Acquire, Await, Pipeline, Program, Role, flat
+from mirage_nb.tile.shared import Buffer
 from mirage_nb.tile.text import body_lines, line_of
 from mirage_nb.viz import svg
 from mirage_nb.viz.shapes import SMALL

@@ -14,13 +14,13 @@ import pytest
 
 from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted, Launch, emit, variants
-from mirage_nb.codegen.reach import Reaches
 from mirage_nb.errors import EmitError, LaunchError, ShapeError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.sizes import Cut, resized, size_of
 from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
+from mirage_nb.optimize.reach import Reaches
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.targets import TARGETS

@@ -10,17 +10,8 @@ from hypothesis import strategies as st
 
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType, InIterAttrs, TensorType
-from mirage_nb.optimize.layout import (
-    ORDER_COST,
-    Demand,
-    SharedLayout,
-    boxes,
-    candidates,
-    cost,
-    lay_out,
-    swizzled,
-)
-from mirage_nb.tile.shared import FORBIDDEN, Use, byte_offset
+from mirage_nb.optimize.layout import ORDER_COST, Demand, boxes, candidates, cost, lay_out, swizzled
+from mirage_nb.tile.shared import FORBIDDEN, SharedLayout, Use, byte_offset
 from tests.shares import examples
 
 

@@ -6,9 +6,6 @@ import pytest
 
 from mirage_nb.algebra import Algebra, Oracle
 from mirage_nb.algebra.normal_form import SIZE_LIMIT
-from mirage_nb.codegen.maps import vectorizes
-from mirage_nb.codegen.reader import Scope
-from mirage_nb.codegen.thread_values import vector_reads
 from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
@@ -24,7 +21,9 @@ from mirage_nb.ir import (
 )
 from mirage_nb.lang import parse
 from mirage_nb.optimize import default_options, plan
+from mirage_nb.optimize.access import Scope
 from mirage_nb.optimize.plan import plan_block
+from mirage_nb.optimize.vectors import vectorizes
 from mirage_nb.predefined.masks import Band, band
 from mirage_nb.predefined.reading import Reading
 from mirage_nb.search.axes import prepare
@@ -33,6 +32,7 @@ from mirage_nb.search.saturation.semantics import Semantics
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.space import EFFORTS
 from mirage_nb.targets import find_target
+from mirage_nb.tile.index import vector_reads
 
 
 def repeated(step: str, times: int = 40) -> KernelGraph:

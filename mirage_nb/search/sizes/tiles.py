@@ -2,8 +2,8 @@
 
 In: the outline of a block, many choices of `Sizes` at once. Out: `Tiles`, which every part of the cost model reads.
 Each number is worked out once: tiles whose extents are called alike have one size. How input tiles lie in device memory
-and come from there, `Rows`, follows from the rules of `optimize.layout` and `codegen.ring` (paper section 6): by bulk
-copies, by copies of 4 to 16 bytes that run by themselves, or through registers, where threads wait.
+and come from there, `Rows`, follows from the rules of `optimize.layout` and `optimize.vectors` (paper section 6): by
+bulk copies, by copies of 4 to 16 bytes that run by themselves, or through registers, where threads wait.
 """
 
 from __future__ import annotations

@@ -1,0 +1,183 @@
+"""How the threads of a block share tiles: vectors of elementwise steps, lanes of reductions, copies, sides of products.
+
+In: the scope of a planned block, a value or an operator of it. Out: `Vectors`, a `Share`, a copy, a `Side`. Invariant:
+one index reaches all elements of a vector, of every value that is read for it; what the engine of the threads copies at
+once is aligned at both ends.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from mirage_nb.ir import HALVES, DimAttrs, InIterAttrs, OpKind, RepeatAttrs, ThreadGraph
+from mirage_nb.optimize.access import Scope, operand_leaf, trace, view
+from mirage_nb.tile.index import Index, named, operand_dims, vector_reads
+from mirage_nb.tile.placement import Place
+from mirage_nb.tile.shared import CHUNK_BYTES
+from mirage_nb.tile.sharing import DEPTH_TILE, Share, Side, Tiling, Vectors
+from mirage_nb.tile.staged import Carry, Fill
+
+VECTOR = 8
+"""Elements that a thread takes at once, where the tile allows it."""
+BLOCK_RESULTS = 4
+"""Up to this many long reductions are done one after the other by the whole block."""
+BATCH = 8
+"""Elements that a thread asks for at once where no copy of several is possible."""
+
+
+def vectors(scope: Scope, value: int, *, computed: bool = False) -> Vectors:
+    """The widest vectors that the value's views allow and that still leave work for all threads.
+
+    `computed`: the step computes `value` itself; otherwise it reads it.
+    """
+    shape = scope.shape(value)
+    for width in (VECTOR, 4, 2) if shape else ():
+        enough = math.prod(shape) // width >= scope.threads or width == 2
+        if shape[-1] % width or not enough:
+            continue
+        if vectorizes(scope, value, len(shape) - 1, width, computed=computed):
+            return Vectors(shape, width)
+    return Vectors(shape, 1)
+
+
+def vectorizes(scope: Scope, value: int, dim: int | None, width: int, *, computed: bool = False) -> bool:
+    """Whether `width` consecutive elements along `dim` can be read with one index."""
+    found = {(value, dim)}
+    waiting = _vector_operands(scope, value, dim, width, computed=computed)
+    while waiting:
+        operand = waiting.pop()
+        if operand not in found:
+            found.add(operand)
+            behind = _vector_operands(scope, *operand, width)
+            waiting = None if behind is None else waiting + behind
+    return waiting is not None
+
+
+def _vector_operands(
+    scope: Scope, value: int, dim: int | None, width: int, *, computed: bool = False
+) -> list[tuple[int, int | None]] | None:
+    """The operands that have to be read so, and the vector dimension of each, for a value to be; None if it cannot."""
+    place = scope.plan.places[value]
+    if dim is None or place in (Place.LITERAL, Place.COUNTED, Place.DEVICE):
+        return []
+    if place is Place.SHARED and not computed:
+        layout = scope.staged.buffer(value).layout
+        return [] if not layout.swizzle or width * layout.dtype.size <= CHUNK_BYTES else None
+    op = scope.ops[value]
+    shape = scope.shape(value)
+    match op.kind:
+        case OpKind.RESHAPE:
+            source = scope.shape(op.inputs[0])
+            fits = dim == len(shape) - 1 and bool(source) and source[-1] % width == 0 == shape[-1] % width
+            return [(op.inputs[0], len(source) - 1)] if fits else None
+        case OpKind.TRANSPOSE | OpKind.ACCUM:
+            inner, _, inner_dim = view(scope, op, (Index(),) * len(shape), dim)
+            return [(inner, inner_dim)]
+        case OpKind.REPEAT | OpKind.CONCAT:
+            assert isinstance(op.attrs, RepeatAttrs | DimAttrs)
+            whole = op.attrs.dim != dim or all(scope.shape(v)[dim] % width == 0 for v in op.inputs)
+            return [(v, dim) for v in op.inputs] if whole else None
+        case OpKind.FUSED:
+            assert isinstance(op.body, ThreadGraph)
+            reads = vector_reads(op.body, op.body.outputs[scope.results[value]], dim)
+            return [(op.inputs[v], d) for v, d in reads]
+        case _:
+            dims = operand_dims(scope.block, op, dim, len(shape))
+            return list(zip(op.inputs, dims, strict=True))
+
+
+def share(scope: Scope, op_index: int) -> Share:
+    """Split a reduction over the threads of the block."""
+    op = scope.block.ops[op_index]
+    assert isinstance(op.attrs, DimAttrs)
+    shape, dim, threads = scope.shape(op.inputs[0]), op.attrs.dim, scope.threads
+    extent, width = shape[dim], 1
+    results = math.prod(shape) // extent
+    if dim == len(shape) - 1:
+        fitting = (w for w in (8, 4, 2) if extent % w == 0 and vectorizes(scope, op.inputs[0], dim, w))
+        width = next(fitting, 1)
+    steps = extent // width
+    if results <= BLOCK_RESULTS and steps >= threads // 2:
+        return Share(shape, dim, width, threads, results, True)
+    lanes = 1
+    while lanes < 32 and lanes * 2 <= steps and results * lanes < threads:
+        lanes *= 2
+    return Share(shape, dim, width, lanes, -(-results * lanes // threads), False)
+
+
+# -- copies by all threads
+
+
+def copied(scope: Scope, value: int, iteration: Index) -> Fill | Carry:
+    """How all threads copy a tile from device memory: 16, 8 or 4 bytes at a time if alignment allows, else through
+    registers, single elements or vectors that begin anywhere."""
+    attrs = scope.ops[value].attrs
+    assert isinstance(attrs, InIterAttrs)
+    layout, shape = scope.staged.buffer(value).layout, scope.shape(value)
+    if width := _copy_width(scope, value, attrs, iteration):
+        return Fill(value, Vectors(shape, width))
+    window, found = scope.windows.get(attrs.arg), Vectors(shape, 1)
+    if (
+        layout.dtype.size == 2
+        and layout.strides[-1] == 1
+        and (window is None or (window.strides[-1] == 1 and window.inside[-1] is None))
+        and not any(s % VECTOR for s in (layout.shape[-1], *layout.strides[:-1]))
+    ):
+        found = Vectors(layout.shape, VECTOR)
+    return Carry(value, found, min(BATCH // (4 if found.width > 1 else 1), found.slots(scope.threads)))
+
+
+def _copy_width(scope: Scope, value: int, attrs: InIterAttrs, iteration: Index) -> int:
+    """Elements per asynchronous copy, 0 if none is possible."""
+    layout = scope.staged.buffer(value).layout
+    shape, size = layout.shape, layout.dtype.size
+    if not shape or layout.strides[-1] != 1:
+        return 0
+    for nbytes in (16, 8, 4):
+        width = nbytes // size
+        if shape[-1] % width or any(s % width for s in layout.strides[:-1]):
+            continue
+        counted = Vectors(shape, width).counted
+        *outer, last = (named(f"i{d}", extent) for d, extent in enumerate(counted))
+        if operand_leaf(scope, attrs, (*outer, last * width), iteration, len(shape) - 1, width).whole:
+            return width
+    return 0
+
+
+# -- sides of products
+
+
+def sides(scope: Scope, tiling: Tiling, left: int, right: int) -> tuple[Side, Side]:
+    """The operand on the 16 rows and the one on the 8 columns of the instruction."""
+    batch = np.broadcast_shapes(scope.shape(left)[:-2], scope.shape(right)[:-2])
+    depth = scope.shape(left)[-1]
+    first = _laid(scope, Side(left, batch, scope.shape(left)[-2], depth, transposed=False))
+    second = _laid(scope, Side(right, batch, scope.shape(right)[-1], depth, transposed=True))
+    return (second, first) if tiling.swapped else (first, second)
+
+
+def _laid(scope: Scope, side: Side) -> Side:
+    """What of it lies along 16-byte chunks for ldmatrix."""
+    shape = scope.shape(side.value)
+    if side.depth % DEPTH_TILE or len(shape) < 2:
+        return side
+    probe = side.index(shape, Index(), named("SIDE", side.extent), named("DEPTH", side.depth))
+    leaf, index = trace(scope, side.value, probe)
+    if scope.plan.places[leaf] is not Place.SHARED:
+        return side
+    layout = scope.staged.buffer(leaf).layout
+    lying = list(zip(layout.strides, layout.shape, strict=True))
+    inner = [d for d, (stride, extent) in enumerate(lying) if stride == 1 and extent > 1]
+    others = [s for d, s in enumerate(layout.strides) if d not in inner]
+    if layout.dtype not in HALVES or len(inner) != 1 or any(s % 8 for s in others):
+        return side
+    position = index[inner[0]]
+    elsewhere = [part for d, part in enumerate(index) if d != inner[0]]
+    for name, extent, along in (("SIDE", side.extent, "side"), ("DEPTH", side.depth, "depth")):
+        alone = position == named(name, extent) and extent == layout.shape[inner[0]]
+        if alone and extent % 8 == 0 and not any(name in str(part) for part in elsewhere):
+            return replace(side, along=along)
+    return side
