@@ -7,6 +7,8 @@ error that names it, never left out.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,12 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from mirage_nb.errors import TraceError
 from mirage_nb.frontend.aten import WHOLE
 from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.fixed import Fixed, drop_empty
-from mirage_nb.frontend.translate import Translation, names_of
+from mirage_nb.frontend.translate import Translation, names_of, typed
 from mirage_nb.lang import TensorProgram
 from mirage_nb.lang.builder import Value
 from mirage_nb.lang.parts import in_parts
@@ -45,14 +48,39 @@ class TorchProgram(TensorProgram):
 
 
 class _Function(torch.nn.Module):
-    """A function as a module."""
+    """A function as a module, whose inputs are called as its parameters are."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
-        self.function = function
 
-    def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        return self.function(*inputs, **keywords)
+        def forward(*inputs: Any, **keywords: Any) -> Any:
+            return function(*inputs, **keywords)
+
+        with contextlib.suppress(TypeError, ValueError):  # a function that nobody can look into
+            forward.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        self.__dict__["forward"] = forward
+
+
+class _Traced(torch.nn.Module):
+    """A module as the operators that it calls: derivatives and batches that it asks for itself are taken."""
+
+    def __init__(self, module: torch.nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        super().__init__()
+        self.__dict__.update(module.__dict__)  # its own tensors keep their names
+
+        def run(state: Any, inputs: Any, keywords: Any) -> Any:
+            return torch.func.functional_call(module, state, inputs, keywords)
+
+        traced = make_fx(run, tracing_mode="fake")(self._state(), inputs, keywords)
+
+        @functools.wraps(module.forward)
+        def forward(*inputs: Any, **keywords: Any) -> Any:
+            return traced(self._state(), inputs, keywords)
+
+        self.__dict__["forward"] = forward
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
 
 def from_torch(
@@ -72,14 +100,13 @@ def from_torch(
     read = [n for n in placeholders if n.users or (n.name not in kept and isinstance(n.meta["val"], torch.Tensor))]
     read = [node for node in read if node.name not in signature.input_tokens]  # these order effects, and hold nothing
     read.sort(key=lambda node: node.name in kept)  # a call's own inputs first
-    own = iter(_parameters(module))
-    names = names_of(read, {n: kept[n.name] if n.name in kept else next(own, n.name) for n in read})
+    names = names_of(read, {n: kept.get(n.name, n.name) for n in read})
     for node in read:
-        if not translation.declare(node, names[node]):
+        if not translation.declare(node, names[node]) and node.name not in lifted:
             raise TraceError(f"input {names[node]}: {translation.left[node]}", hint=_REST)
     state = {**exported.state_dict, **exported.constants}
     fixed = Fixed({node: state[lifted[node.name]] for node in placeholders if node.name in lifted})
-    constants = {names[node]: state[kept[node.name]] for node in read if node.name in kept}
+    constants = {names[n]: state[kept[n.name]] for n in read if n.name in kept and n in translation.terms}
     for node in exported.graph.nodes:
         is_fixed = fixed.has(node)
         if node.op != "call_function" or translation.add(node):
@@ -95,20 +122,9 @@ def from_torch(
     return TorchProgram(called, "\n".join(translation.lines), graph, (), {}, constants=constants)
 
 
+WIDTHS = "16, 32 or 64 bits with a point"
 _TENSORS = "have it return tensors: with keywords={'use_cache': False}, where it returns a cache"
 _REST = 'torch.compile(model, backend="mirage_nb") takes what it can and leaves the rest to PyTorch'
-
-
-def _parameters(module: Any) -> list[str]:
-    """What a function calls its arguments; nothing for a module, where export knows."""
-    if isinstance(module, torch.nn.Module):
-        return []
-    try:
-        found = inspect.signature(module).parameters.values()
-    except (TypeError, ValueError):  # a function that nobody can look into
-        return []
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in found if p.kind in positional]
 
 
 def _exported(module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -122,13 +138,28 @@ def _exported(module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) ->
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, about itself
-            return torch.export.export(wrapped, inputs, keywords).run_decompositions(table)
+            try:
+                return _decomposed(wrapped, inputs, keywords, table)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is told below
+                try:  # export cannot look into all transforms of functions
+                    return _decomposed(_Traced(wrapped, inputs, keywords), inputs, keywords, table)
+                except Exception:  # noqa: BLE001  # the first one says more
+                    raise error from None
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        first = "which way it goes depends on values, as in `if x.sum() > 0:`" if "data-dependent" in first else first
         hint = _TENSORS if "in output, which is not a known type" in first else f"does it run on these inputs? {_REST}"
         raise TraceError(f"PyTorch cannot export it: {first[:200]}", hint=hint) from error
     finally:
         wrapped.train(training)
+
+
+def _decomposed(module: torch.nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any], table: Any) -> Any:
+    exported = torch.export.export(module, inputs, keywords)
+    graphs = (part.graph for part in exported.graph_module.modules() if hasattr(part, "graph"))
+    if any("functorch" in str(getattr(n.target, "__module__", "")) for graph in graphs for n in graph.nodes):
+        raise TraceError("it transforms functions")  # which decompositions do not keep
+    return exported.run_decompositions(table)
 
 
 def _check_dead(node: Any, translation: Translation) -> None:
@@ -165,7 +196,10 @@ def _untold(node: Any, translation: Translation) -> TraceError:
     seen = [node]
     for one in seen:
         seen.extend(n for n in one.all_input_nodes if n in translation.left and n not in seen)
-    cause = next((n for n in translation.left if n in seen), None)
+    cause = next((n for n in sorted(translation.left, key=lambda n: n.op == "placeholder") if n in seen), None)
+    if cause is None and typed(node)[1] is None:
+        held = node.meta["val"].dtype
+        return TraceError(f"output {node.name} is of type {held}", hint=f"programs return numbers of {WIDTHS}. {_REST}")
     if cause is None:
         return TraceError(f"output {node.name} is an input or a constant, unchanged", hint="return what is computed")
     where = f" ({_source(cause)})" if _source(cause) else ""
@@ -175,4 +209,4 @@ def _untold(node: Any, translation: Translation) -> TraceError:
 def _source(node: Any) -> str:
     """The line of the module that a node comes from."""
     trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
-    return trace[-1] if trace else ""
+    return trace[-1] if trace and not any(__file__ in line for line in trace[-2:]) else ""

@@ -18,12 +18,11 @@ from mirage_nb.frontend.aten.terms import DTYPES, At, Held, Left, Result, Row, f
 from mirage_nb.ir.dtypes import DType, TensorType, promote
 from mirage_nb.ir.ops import Shape
 from mirage_nb.lang import lowering
-from mirage_nb.lang.builder import Builder, Infinity, Term, Value
-from mirage_nb.lang.constants import Number
+from mirage_nb.lang.builder import Builder, Term, Value, is_tensor
 
 INTEGERS = frozenset({"torch.int64", "torch.int32", "torch.int16", "torch.int8", "torch.uint8"})
-NARROW = INTEGERS - {"torch.int64", "torch.int32"}
-"""Types in which sums and products of positions leave their range."""
+NARROW = {"torch.int16": 2**15, "torch.int8": 2**7, "torch.uint8": 2**8}
+"""Types in which sums and products of positions leave their range, and how many of these they count."""
 CHOICES = frozenset({"aten.where.ScalarOther", "aten.masked_fill.Scalar", "aten.clone.default"})
 """Rows that hand whole numbers on."""
 
@@ -86,7 +85,7 @@ class Translation:
             if row is None:
                 raise Left(f"{node.target} is not in the table of operators")
             shape, dtype = typed(node)
-            if (held := str(getattr(node.meta["val"], "dtype", ""))) in NARROW and str(node.target) not in VIEWS:
+            if (held := _dtype(node)) in NARROW and not (str(node.target) in VIEWS or _is_counted(node)):
                 raise Left(f"whole numbers of type {held} go round where they get too large")
             self._place(node)
             at = At(self.builder, shape, dtype, logical(node))
@@ -95,15 +94,13 @@ class Translation:
                 made = row(at, *arguments, **{key: self._argument(a) for key, a in node.kwargs.items()})
             except TypeError as error:
                 raise Left(f"{node.target} with these arguments: {error}") from None
-        if isinstance(made, tuple | Infinity):
+        if not is_tensor(made):
             return made
-        if logical(node) and not isinstance(made, Number) and not lowering.is_mask(self.builder, made):
+        if logical(node) and not lowering.is_mask(self.builder, made):
             raise Left("truth values that are no mask")
         return self._shaped(node, made)
 
-    def _shaped(self, node: Any, term: Term) -> Term:
-        if isinstance(term, Number):
-            return term
+    def _shaped(self, node: Any, term: Value) -> Term:
         shape, dtype = typed(node)
         if dtype is not None and dtype is not (held := self.builder.dtype(term)) and promote(held, dtype) is held:
             term = self.builder.tensor(lowering.cast(dtype)(self.builder, term), "a cast")
@@ -119,12 +116,10 @@ class Translation:
         held = self.terms[argument]
         if isinstance(held, tuple):
             return tuple(None if term is None else Held(term) for term in held)
-        return Held(held, logical(argument), self._filled(argument) if isinstance(held, Number) else None)
-
-    def _filled(self, node: Any) -> TensorType | None:
-        """The type that a number has as a tensor, in a whole program: models keep what PyTorch fills."""
-        shape, dtype = typed(node)
-        return TensorType(shape, dtype or DType.F32) if self.is_whole else None
+        if isinstance(held, int):
+            return Held(held, logical(argument))
+        shape, dtype = typed(argument)
+        return Held(held, logical(argument), TensorType(shape, dtype or DType.F32))
 
     def _place(self, node: Any) -> None:
         line = f"{node.name} = {called(node)}"
@@ -134,9 +129,7 @@ class Translation:
     def value(self, node: Any) -> Value | None:
         """The value that a node is, computed or given; None for others, and where programs have no such type."""
         term = self.terms.get(node)
-        if term is None or isinstance(term, Number | Infinity | tuple) or typed(node)[1] is None:
-            return None
-        return term
+        return term if is_tensor(term) and typed(node)[1] is not None else None
 
     def narrow(self, node: Any) -> bool:
         """Whether a node's value is of a type that holds less than PyTorch's."""
@@ -162,14 +155,26 @@ def _is_whole(node: Any) -> bool:
 def _read_as_numbers(node: Any) -> bool:
     """Whether it is a tensor of integers of which nobody computes others: it names places, is compared, or becomes a
     tensor of numbers; or views of it do."""
-    return str(getattr(node.meta["val"], "dtype", "")) in INTEGERS and all(
+    return _dtype(node) in INTEGERS and all(
         str(user.target) in LOOKUPS
         or logical(user)
         or user.meta.get("val") is None  # a check
-        or getattr(user.meta["val"], "is_floating_point", bool)()
-        or (str(user.target) in VIEWS | CHOICES and _read_as_numbers(user))
+        or _dtype(user) in DTYPES
+        or ((user.target is operator.getitem or str(user.target) in VIEWS | CHOICES) and _read_as_numbers(user))
         for user in node.users
     )
+
+
+def _is_counted(node: Any) -> bool:
+    """Whether it is a row of numbers from 0 on that its type holds, of which identities are made."""
+    counted = str(node.target) == "prims.iota.default" and (node.kwargs["start"], node.kwargs["step"]) == (0, 1)
+    return counted and node.args[0] <= NARROW[_dtype(node)]
+
+
+def _dtype(node: Any) -> str:
+    """The element type of a node's result, or of its results."""
+    held = node.meta["val"]
+    return str(getattr(held[0] if isinstance(held, tuple | list) else held, "dtype", ""))
 
 
 def typed(node: Any) -> tuple[Shape, DType | None]:

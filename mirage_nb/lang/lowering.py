@@ -165,6 +165,10 @@ def remainder(b: Builder, x: Term, y: Term) -> Term:
     return subtract(b, x, multiply(b, floor_divide(b, x, y), y))
 
 
+KEEPING = frozenset({OpKind.SQR, OpKind.CAST, OpKind.MUL, OpKind.MAXIMUM, OpKind.MAX})
+"""What makes masks of masks."""
+
+
 def is_mask(b: Builder, x: Term) -> bool:
     """Whether a tensor is known to hold ones and zeros only."""
     op = b.definition(x) if not isinstance(x, Number) else None
@@ -178,7 +182,7 @@ def is_mask(b: Builder, x: Term) -> bool:
         return b.number(Value(op.inputs[0])) == ONE and is_mask(b, Value(op.inputs[1]))
     if op.attrs == WhereAttrs():
         return b.number(Value(op.inputs[1])) == ONE
-    if op.kind in (OpKind.SQR, OpKind.CAST, OpKind.MUL, OpKind.MAXIMUM) or Trait.VIEW in OPS[op.kind].traits:
+    if op.kind in KEEPING or Trait.VIEW in OPS[op.kind].traits:
         return all(is_mask(b, Value(v)) for v in op.inputs)
     return False
 

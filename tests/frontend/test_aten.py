@@ -31,6 +31,7 @@ def case(*args: Any, **kwargs: Any) -> Case:
 
 X, Y, ROW, IMAGE = tensor(3, 4), tensor(3, 4), tensor(4), tensor(2, 6, 5)
 HEADS = tensor(2, 3, 5, 8)
+CACHE, NEW = tensor(2, 3, 8, 4), tensor(2, 3, 2, 4)
 ONE = [case(X)]
 POINTWISE = [case(X, Y), case(X, ROW), case(tensor(3, 1), tensor(1, 4)), case(X, tensor())]
 SCALED = [case(X, Y, alpha=0.5), case(X, 2.5)]
@@ -139,6 +140,11 @@ CASES: dict[str, list[Case]] = {
     "aten.arange.start": [case(2, 6, **F64)],
     "aten.arange.start_step": [case(6, 1, -2, **F64)],
     "prims.iota.default": [case(4, start=1, step=2, dtype=torch.int64, device="cpu", requires_grad=False)],
+    "aten.slice_scatter.default": [case(CACHE, NEW, 2, 3, 5), case(CACHE, NEW, -2, 6), case(CACHE, NEW, 2, 0, 2),
+                                   case(X, Y), case(X, tensor(3, 1), 1, -1), case(X, tensor(3, 2), 1, 1, 4, 2),
+                                   case(CACHE, tensor(2, 3, 3, 4), 2, 1, 8, 3)],
+    "aten.select_scatter.default": [case(CACHE, tensor(2, 3, 4), 2, 5), case(X, ROW, 0, -1)],
+    **{f"aten.{name}": [] for name in ("empty.memory_format", "empty_permuted.default", "empty_like.default")},
     "aten.tril.default": [case(IMAGE), case(X, 1), case(X, -1)],
     "aten.triu.default": [case(IMAGE), case(X, 2)],
     "aten.cumsum.default": [case(IMAGE, 1), case(ROW, 0)],
@@ -221,7 +227,6 @@ CASES: dict[str, list[Case]] = {
          case(tensor(2, 6, 5, 8), tensor(2, 3, 5, 8), tensor(2, 3, 5, 8))],
 }  # fmt: skip
 
-CACHE, NEW = tensor(2, 3, 8, 4), tensor(2, 3, 2, 4)
 LOOKUPS: dict[str, list[Case]] = {
     "aten.embedding.default": [case(tensor(9, 4), places(9, 5)), case(tensor(9, 4), places(9, 2, 3), 1)],
     "aten.index_select.default": [case(IMAGE, 1, places(6, 4)), case(IMAGE, -1, places(5, 5))],
@@ -232,11 +237,10 @@ LOOKUPS: dict[str, list[Case]] = {
     "aten.index_put.default": [
         case(CACHE, [None, None, places(8, 2, from_end=True)], NEW), case(tensor(9, 4), [places(9, 2, 3)], tensor(4)),
         case(tensor(9, 4), [places(9, 5)], tensor(5, 4), True), case(CACHE, [None, places(3, 3)], tensor())],
-    "aten.slice_scatter.default": [case(CACHE, NEW, 2, 3, 5), case(CACHE, NEW, -2, 6), case(CACHE, NEW, 2, 0, 2),
-                                   case(X, Y), case(X, tensor(3, 1), 1, -1), case(X, tensor(3, 2), 1, 1, 4, 2),
-                                   case(CACHE, tensor(2, 3, 3, 4), 2, 1, 8, 3)],
-    "aten.select_scatter.default": [case(CACHE, tensor(2, 3, 4), 2, 5), case(X, ROW, 0, -1)],
-    **{f"aten.{name}": [] for name in ("empty.memory_format", "empty_permuted.default", "empty_like.default")},
+    "aten._unsafe_index.Tensor": [case(IMAGE, [None, places(6, 4)])],
+    "aten.index_add.default": [case(X, 0, places(3, 2), tensor(2, 4)), case(IMAGE, 1, places(6, 4), tensor(2, 4, 5))],
+    "aten.scatter_add.default": [case(X, 1, places(4, 3, 1), tensor(3, 1)), case(ROW, 0, places(4, 3), tensor(3))],
+    "aten.scatter.value": [case(X, 1, places(4, 3, 1), 0.5)],
 }
 """Places that tensors of integers name."""
 PHOTO = tensor(2, 4, 6, 6)
@@ -251,6 +255,22 @@ WHOLE_ONLY: dict[str, list[Case]] = {
     "aten.conv2d.default": [case(PHOTO, tensor(3, 4, 3, 3), tensor(3), [2, 2], [1, 1]),
                             case(PHOTO, tensor(4, 1, 3, 2), None, [1, 1], [0, 1], [2, 1], 4)],
     "aten.conv2d.padding": [case(PHOTO, tensor(3, 4, 3, 3), None, [1, 1], "same")],
+    "aten.conv3d.default": [case(tensor(2, 2, 3, 4, 4), tensor(3, 2, 2, 2, 2))],
+    "aten.conv_transpose1d.default": [case(IMAGE, tensor(6, 4, 2), tensor(4), [2])],
+    "aten.conv_transpose2d.input": [case(PHOTO, tensor(4, 2, 3, 3), None, [2, 2], [1, 1], [1, 1], 1, [1, 1])],
+    "aten.max_pool1d.default": [case(IMAGE, [2], [1])], "aten.avg_pool1d.default": [case(IMAGE, [2])],
+    "aten.adaptive_avg_pool1d.default": [case(tensor(2, 3, 6), [2])],
+    "aten.pixel_unshuffle.default": [case(PHOTO, 2)], "aten.channel_shuffle.default": [case(PHOTO, 2)],
+    "aten.diagonal.default": [case(X), case(IMAGE, -1, 1, -1), case(IMAGE, 1, 2, 0)],
+    "aten.unfold.default": [case(IMAGE, 1, 3, 2), case(ROW, 0, 2, 1)],
+    "aten.pad.default": [case(IMAGE, [1, 2]), case(IMAGE, [1, 2], "reflect"), case(PHOTO, [1, 0, 2, 1], "replicate"),
+                         case(PHOTO, [1, 1, 1, 1], "circular")],
+    "aten.div.Tensor_mode": [case(X, positive(3, 4), rounding_mode="floor"), case(X, Y, rounding_mode="trunc")],
+    "aten.div.Scalar_mode": [case(X, 0.3, rounding_mode="floor"), case(X, 2, rounding_mode=None)],
+    "aten.floor_divide.default": [case(X, positive(4))], "aten.floor_divide.Scalar": [case(X, 0.4)],
+    "aten.sinh.default": ONE, "aten.cosh.default": ONE, "aten.asinh.default": ONE, "aten.erfc.default": ONE,
+    "aten.hypot.default": [case(X, Y)], "aten.logaddexp.default": [case(X, ROW)],
+    "aten.logcumsumexp.default": [case(IMAGE, 1), case(X, -1)],
     "aten.max_pool2d.default": [case(PHOTO, [2, 2]), case(PHOTO, [3, 3], [2, 2], [1, 1])],
     "aten.avg_pool2d.default": [case(PHOTO, [2, 3]), case(PHOTO, [3, 3], [2, 2], [1, 1])],
     "aten.adaptive_avg_pool2d.default": [case(PHOTO, [1, 1]), case(PHOTO, [3, 2])],
@@ -271,9 +291,17 @@ LOGICAL: dict[str, Callable[..., Any]] = {
     "aten.logical_and.default": lambda x, y: torch.where(torch.logical_and(x > 0, y > 0), x, y),
     "aten.bitwise_and.Tensor": lambda x, y: torch.where((x > 0) & (y > 0), x, 0.0),
     "aten.logical_or.default": lambda x, y: torch.where(torch.logical_or(x > 0, y > 0), x, 2.0),
+    "aten.logical_xor.default": lambda x, y: torch.where(torch.logical_xor(x > 0, y > 0), x, y),
+    "aten.bitwise_xor.Tensor": lambda x, y: torch.where((x > 0) ^ (y > 0), x, 0.0),
     "aten.bitwise_or.Tensor": lambda x, y: torch.where((x > 0) | (y > 0), 1.0, y),
     "aten.logical_not.default": lambda x, y: torch.where(torch.logical_not(x > y), x, -torch.inf),
     "aten.bitwise_not.default": lambda x, y: (~(x > y)).double() * x,
+    "aten.any.default": lambda x, y: torch.where((x > 2).any(), x, y),
+    "aten.any.dim": lambda x, y: torch.where((x > 0.8).any(-1, keepdim=True), x, y),
+    "aten.any.dims": lambda x, y: torch.where((x > 2).any((0, 1)), x, y),
+    "aten.all.default": lambda x, y: torch.where((x > 2).all(), x, y),
+    "aten.all.dim": lambda x, y: torch.where(torch.all(x + 0.5, -1, keepdim=True) & (x > -0.8).all(1, True), x, y),
+    "aten.all.dims": lambda x, y: torch.where((x > -4).all((0, 1), keepdim=True), x, y),
     "aten.where.self": lambda x, y: torch.where(x > y, x * 2, y),
     "aten.where.ScalarOther": lambda x, y: torch.where(x > y, x, 0.5),
     "aten.where.ScalarSelf": lambda x, y: torch.where(x > y, 0.5, x),

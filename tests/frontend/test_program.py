@@ -62,6 +62,8 @@ def test_a_function_is_one_too() -> None:
     program = mirage_nb.from_torch(lambda x, w: torch.softmax(x @ w, -1), inputs, name="p")
     cell = mirage_nb.parse("x: f32[4, 8]\nw: f32[8, 2]\nreturn softmax(x @ w)")
     assert program.graph.ops == cell.graph.ops and program.name == "p"
+    several = mirage_nb.from_torch(lambda both, w: (both[0] + both[1]) @ w, ([inputs[0], inputs[0]], inputs[1]))
+    assert several.input_names == ("both_0", "both_1", "w")
 
 
 def test_a_mask_of_infinities_that_is_added_is_one() -> None:
@@ -107,9 +109,65 @@ class Windows(nn.Module):
         return scores.softmax(-1), torch.addcmul(h, h, h, value=0.5)
 
 
-def test_rows_of_whole_numbers_are_no_numbers() -> None:
-    with pytest.raises(TraceError, match=r"input e: programs have no tensors of type torch\.int64"):
-        mirage_nb.from_torch(lambda e: e.unbind(0)[0] * 0.5, (torch.ones(2, 3, dtype=torch.long),))
+def edges(x: torch.Tensor, ends: torch.Tensor) -> Any:
+    """A layer of a graph network: rows of whole numbers are places, and which ends are one is counted."""
+    source, sink = ends.unbind(0)
+    sums = torch.zeros_like(x).index_add(0, sink, x[source] * 0.5)
+    counted = F.one_hot(sink, 4).sum(0) * x.T
+    return sums, sums.new_zeros(4, 3).scatter_add(0, sink[:, None].expand(-1, 3), x[source]), counted
+
+
+def test_rows_of_whole_numbers_are_places() -> None:
+    x, ends = torch.randn(4, 3, dtype=torch.float64), torch.tensor([[0, 2, 3, 3, 1], [1, 1, 0, 2, 2]])
+    program = mirage_nb.from_torch(edges, (x, ends))
+    found = evaluate(program.graph, [t.double().numpy() for t in program.arguments(x, ends)])
+    for ours, theirs in zip(found, edges(x, ends), strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-9)
+
+
+class Loss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.kl_div(self.layer(x).log_softmax(-1), y.softmax(-1), reduction="batchmean")
+
+
+class Transformed(nn.Module):
+    """Derivatives inside a forward pass: of weights, for each row, and along a direction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss = Loss()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        state = dict(self.loss.named_parameters())
+
+        def of(state: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.func.functional_call(self.loss, state, (x[None], y[None]))
+
+        each = torch.func.vmap(torch.func.grad(of), in_dims=(None, 0, 0))(state, x, y)
+        along = torch.func.jvp(lambda x: torch.tanh(x) * x.softmax(-1), (x,), (x.cos(),))
+        return each["layer.weight"], torch.func.grad(of)(state, x[0], y[0])["layer.bias"], *along
+
+
+def test_transforms_of_functions_are_taken() -> None:
+    """Export leaves them in its graph, and its decompositions forget them."""
+    torch.manual_seed(0)
+    model, x, y = Transformed().double(), torch.randn(5, 4).double(), torch.randn(5, 3).double()
+    program = mirage_nb.from_torch(model, (x, y))
+    assert program.input_names == ("x", "y", "loss_layer_weight", "loss_layer_bias")
+    found = evaluate(program.graph, [t.numpy() for t in program.arguments(x, y)])
+    for ours, theirs in zip(found, model(x, y), strict=True):
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_numbers_without_dimensions_are_stacked() -> None:
+    x, y = torch.tensor([1.5, -0.5], dtype=torch.float64)
+    model = lambda x, y: torch.stack([x, y * True]).softmax(0) * torch.cat([torch.zeros(1), x[None]])  # noqa: E731
+    (found,) = evaluate(mirage_nb.from_torch(model, (x, y)).graph, [x.reshape(1).numpy(), y.reshape(1).numpy()])
+    np.testing.assert_allclose(found, model(x, y).numpy())
 
 
 def test_convolutions_masks_whole_numbers_and_first_states() -> None:
@@ -214,6 +272,8 @@ def test_a_module_stays_as_it_was() -> None:
         (lambda x: x.relu() if x.sum() > 0 else x, "cannot export"),
         (lambda x: (x.relu(), 3), "no tensor"),
         (lambda x: x.long(), "not in the table|not a floating-point"),
+        (lambda x: (x.relu(), x.argmax(-1)), r"output argmax is of type torch\.int64"),
+        (lambda x: x.relu() if x.sum() > 0 else x, "depends on values"),
         (lambda x: torch.linalg.inv(x) * 2, "aten.linalg_inv_ex.default is not"),  # it checks the matrix: an effect
     ],
 )

@@ -206,3 +206,33 @@ def test_copies_alone_are_no_region() -> None:
     found = regions_of(turned, torch.ones(2, 6, 8), torch.ones(3, 2, 6, 8))
     assert [region.operators for region in found.found] == [("mul", "add")]
     assert set(found.left.values()) == {"elements are only copied: there is nothing to fuse"}
+
+
+def normed(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+    return F.silu(F.group_norm(x, 2, gain, gain))
+
+
+def lined(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+    """Attention whose scores are further from what is further away."""
+    places = torch.arange(6)[None] - torch.arange(6)[:, None]
+    bias = (gain[:, None, None] * places).masked_fill(places > 0, -torch.inf)
+    return F.scaled_dot_product_attention(x, x, x, bias)
+
+
+def turned(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+    """Positions written into a new tensor, and shifted ones."""
+    y = torch.empty_like(x)
+    y[..., ::2], y[..., 1::2] = x[..., ::2] * 2 - x[..., 1::2], x[..., ::2] + x[..., 1::2].sin()
+    y[..., 0] = 3
+    return torch.cat([torch.zeros_like(x[..., :1]), y[..., :-1]], -1) + torch.eye(6) * x
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("model", "inner"), [(normed, "var_mean"), (lined, "any"), (turned, "slice_scatter")])
+def test_views_by_strides_questions_of_rows_and_writes_part_no_region(model: Any, inner: str) -> None:
+    torch._dynamo.reset()
+    backend, inputs = Backend(), (torch.randn(2, 4, 6, 6), torch.rand(4))
+    torch.testing.assert_close(torch.compile(model, backend=backend)(*inputs), model(*inputs), rtol=2e-3, atol=2e-3)
+    report = backend.reports.all()
+    taken = [name for entry in report.entries if entry.taken for name in entry.region.operators]
+    assert inner in taken and "table" not in str(report), str(report)

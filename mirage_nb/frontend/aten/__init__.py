@@ -6,14 +6,15 @@ end takes over from PyTorch; every row has a test against eager PyTorch, and wha
 
 from __future__ import annotations
 
-from mirage_nb.frontend.aten import borrowed, composites, folds, lookups, masks, pointwise, products, views
+from mirage_nb.frontend.aten import borrowed, composites, folds, lookups, masks, pointwise, products, views, writes
 from mirage_nb.frontend.aten.terms import Row
 
 ROWS: dict[str, Row] = {
     **pointwise.ROWS, **folds.ROWS, **views.ROWS, **products.ROWS, **masks.ROWS, **composites.ROWS, **borrowed.ROWS,
+    **writes.ROWS,
 }  # fmt: skip
 
-WHOLE: dict[str, Row] = {**ROWS, **lookups.ROWS, **borrowed.WHOLE}
+WHOLE: dict[str, Row] = {**ROWS, **lookups.ROWS, **borrowed.WHOLE, **writes.WHOLE}
 """The same with what only whole programs have rows for: PyTorch looks up and writes where tensors lie."""
 LOOKUPS = frozenset(lookups.ROWS)
 """Those rows, which read integers."""

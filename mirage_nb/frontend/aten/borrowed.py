@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mirage_nb.frontend.aten.terms import At, Held, Left, Row
+from mirage_nb.lang import views
 from mirage_nb.lang.builder import Extremes, Infinity, Nothing, Result, Term, Text, is_tensor
 from mirage_nb.lang.calls import call
 from mirage_nb.lang.constants import Number
@@ -55,21 +56,45 @@ def _flipped(at: At, x: Any, axes: Sequence[int]) -> Term:
     return borrowed("flip")(at, x, axes) if axes else at.term(x)
 
 
+def _stacked(at: At, tensors: Sequence[Any], axis: int = 0) -> Term:
+    return views.reshaped(at.b, at.b.tensor(borrowed("stack")(at, tensors, axis), "stack"), at.shape)
+
+
+def _windows(at: At, x: Any, axis: int, size: int, step: int) -> Term:
+    """unfold: windows of an axis, each along a new last one."""
+    value = at.tensor(x)
+    along = at.axis(value, axis)
+    count = (at.b.shape(value)[along] - size) // step + 1
+    windows = tuple(views.sliced(at.b, value, along, n, count, step) for n in range(size))
+    return views.stacked(at.b, windows, len(at.shape))
+
+
 def _rows(names: str) -> dict[str, Row]:
     return {f"aten.{name}": borrowed(name.partition(".")[0]) for name in names.split()}
 
 
 ROWS: dict[str, Row] = {
     **_rows("addcmul.default addcdiv.default lerp.Scalar lerp.Tensor ceil.default exp2.default log2.default"),
-    **_rows("log10.default tan.default glu.default cumsum.default stack.default selu.default celu.default"),
+    **_rows("log10.default tan.default glu.default cumsum.default selu.default celu.default"),
     **_rows("relu6.default hardtanh.default dropout.default"),
     "aten.gelu.default": lambda at, x, approximate="none": borrowed("torch_gelu")(at, x, approximate),
     "aten.constant_pad_nd.default": lambda at, x, amounts, value=0: borrowed("pad")(at, x, amounts, "constant", value),
     "aten.repeat.default": borrowed("tile"),
+    "aten.stack.default": _stacked,
     **{f"{name}.default": _flipped for name in ("aten.flip", "prims.rev")},
 }
 WHOLE: dict[str, Row] = {
     **_rows("fmod.Scalar fmod.Tensor remainder.Scalar remainder.Tensor cumprod.default argmax.default argmin.default"),
-    **_rows("roll.default conv1d.default conv2d.default conv2d.padding max_pool2d.default avg_pool2d.default"),
-    **_rows("adaptive_avg_pool2d.default pixel_shuffle.default round.default trunc.default frac.default"),
+    **_rows("roll.default pixel_shuffle.default pixel_unshuffle.default channel_shuffle.default diagonal.default"),
+    **_rows("conv1d.default conv2d.default conv2d.padding conv3d.default conv_transpose1d.default"),
+    **_rows("conv_transpose2d.input max_pool1d.default max_pool2d.default avg_pool1d.default avg_pool2d.default"),
+    **_rows("adaptive_avg_pool1d.default adaptive_avg_pool2d.default"),
+    **_rows("round.default trunc.default frac.default floor_divide.default floor_divide.Scalar"),
+    **_rows("sinh.default cosh.default asinh.default erfc.default hypot.default"),
+    **_rows("logcumsumexp.default logaddexp.default"),
+    **{f"aten.div.{kind}_mode": borrowed("divide") for kind in ("Tensor", "Scalar")},
+    "aten.unfold.default": _windows,
+    "aten.pad.default": lambda at, x, amounts, mode="constant", value=None: borrowed("pad")(
+        at, x, amounts, mode, 0 if value is None else value
+    ),
 }

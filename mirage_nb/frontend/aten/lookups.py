@@ -17,9 +17,7 @@ from mirage_nb.frontend.aten.borrowed import borrowed
 from mirage_nb.frontend.aten.terms import At, Held, Left, Row, number
 from mirage_nb.ir.ops import DimAttrs, OpKind
 from mirage_nb.lang import lowering, masks, views
-from mirage_nb.lang.builder import Builder, Term, Text, Value
-from mirage_nb.lang.calls import call
-from mirage_nb.lang.constants import Number
+from mirage_nb.lang.builder import Builder, Term, Value
 
 
 def _at(at: At, indices: Sequence[Any]) -> tuple[int, Value]:
@@ -95,68 +93,16 @@ def _index_put(at: At, x: Any, indices: Sequence[Any], values: Any, accumulate: 
     return _written(at, x, axis, index, rows, added=accumulate)
 
 
-def _slice_scatter(
-    at: At, x: Any, source: Any, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Term:
-    """The parts of an axis around those that are written; between them, where it is written in steps."""
-    b, new, whole = at.b, at.tensor(source), at.term(x)
-    along = at.axis(new, axis)
-    extent = at.shape[along]
-    first, last, step = slice(start, end, step).indices(extent)
-    if isinstance(whole, Number):
-        return _placed(b, new, whole, along, first, step, extent)
-    if step != 1:
-        shape = tuple(Number.of(n if d == along else 1) for d, n in enumerate(b.shape(new)))
-        ones = b.tensor_of(call(b, "full", shape, lowering.ONE), "places")
-        there = _placed(b, ones, lowering.ZERO, along, first, step, extent)
-        b.masks.add(there)
-        return masks.where(b, there, _placed(b, new, lowering.ZERO, along, first, step, extent), whole)
-    parts = [(0, first), (last, extent)]
-    around = [views.sliced(b, whole, along, n, m - n) if m > n else None for n, m in parts]
-    held = tuple(part for part in (around[0], new, around[1]) if part is not None)
-    return new if len(held) == 1 else views.concatenated(b, held, None, along)
-
-
-def _placed(b: Builder, x: Value, around: Number, along: int, first: int, step: int, extent: int) -> Value:
-    """x at every so many places of an axis of this extent, and a number at all others."""
-    shape = b.shape(x)
-    if step > 1:
-        apart = _padded(b, views.reshaped(b, x, (*shape[:along], 1, *shape[along:])), along, (0, step - 1), around)
-        order = [*range(along), along + 1, along, *range(along + 2, len(shape) + 1)]
-        turned = b.tensor(views.transpose(b, apart, tuple(order)), "a slice")
-        x = views.reshaped(b, turned, (*shape[:along], shape[along] * step, *shape[along + 1 :]))
-    return _padded(b, x, along, (first, extent - first - shape[along] * step), around)
-
-
-def _padded(b: Builder, x: Value, along: int, amounts: tuple[int, int], around: Number) -> Value:
-    every = (0, 0) * (len(b.shape(x)) - 1 - along) + amounts
-    return b.tensor_of(call(b, "pad", x, tuple(map(Number.of, every)), Text("constant"), around), "a slice")
-
-
-def _select_scatter(at: At, x: Any, source: Any, axis: int, index: int) -> Term:
-    along = axis % len(at.shape)
-    place = index % at.shape[along]
-    shape = tuple(1 if d == along else n for d, n in enumerate(at.shape))
-    new = views.reshaped(at.b, at.tensor(source), shape)
-    return _slice_scatter(at, x, Held(new), along, place, place + 1)
-
-
-def _empty(at: At, *_: Any, **__: Any) -> Term:
-    """What PyTorch leaves open is any number."""
-    if at.dtype is None:
-        raise Left("an empty tensor that is not of floating-point numbers")
-    return lowering.ZERO
-
-
 ROWS: dict[str, Row] = {
     "aten.embedding.default": lambda at, table, index, *_, **__: borrowed("embedding")(at, index, table),
     "aten.index_select.default": borrowed("index_select"),
     "aten.gather.default": lambda at, x, axis, index, **_: borrowed("gather")(at, x, axis, index),
     "aten.index.Tensor": _index,
     "aten.index_copy.default": _index_copy,
+    "aten._unsafe_index.Tensor": _index,
+    "aten.index_add.default": borrowed("index_add"),
+    "aten.scatter_add.default": borrowed("scatter_add"),
+    "aten.scatter.value": borrowed("scatter"),
     "aten.index_put.default": _index_put,
-    "aten.slice_scatter.default": _slice_scatter,
-    "aten.select_scatter.default": _select_scatter,
-    **{f"aten.{name}": _empty for name in ("empty.memory_format", "empty_permuted.default", "empty_like.default")},
     "aten.view_as_real.default": lambda at, x: at.term(x),  # complex numbers are given as pairs
 }

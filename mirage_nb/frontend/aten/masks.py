@@ -7,12 +7,12 @@ one that it is given, or hands out, has no term, since programs have no such ten
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Callable
 from typing import Any
 
-from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, elementwise, number
-from mirage_nb.lang import lowering, masks, views
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, Undefined, elementwise, number
+from mirage_nb.ir.ops import OpKind
+from mirage_nb.lang import lowering, masks, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.calls import call
 from mirage_nb.lang.constants import Number
@@ -20,7 +20,7 @@ from mirage_nb.lang.constants import Number
 
 def _compared(kind: type[ast.cmpop]) -> Row:
     def row(at: At, x: Any, y: Any) -> Term:
-        one, other = _choice(at, x), _choice(at, y)
+        one, other = at.choice(x), at.choice(y)
         if isinstance(one, Infinity) or isinstance(other, Infinity):
             return masks.comparison(kind)(at.b, one, other)
         return masks.comparison(kind)(at.b, *elementwise(at, one, other))
@@ -51,6 +51,10 @@ def _either(at: At, x: Any, y: Any) -> Term:
     return _joined(at, _truth(at, x), _truth(at, y), masks.either, lowering.ONE)
 
 
+def _differing(at: At, x: Any, y: Any) -> Term:
+    return masks.comparison(ast.NotEq)(at.b, _truth(at, x), _truth(at, y))
+
+
 def _and(at: At, x: Term, y: Term) -> Term:
     return _joined(at, x, y, masks.both, lowering.ZERO)
 
@@ -68,17 +72,35 @@ def _opposite(at: At, x: Any) -> Term:
     return lowering.subtract(at.b, lowering.ONE, mask) if isinstance(mask, Number) else masks.opposite(at.b, mask)
 
 
-def _choice(at: At, x: Any) -> masks.Choice:
-    """A tensor, a number, or an infinity."""
-    if isinstance(x, Held) and isinstance(x.term, Infinity):
-        return x.term
-    if isinstance(x, float) and math.isinf(x):
-        return Infinity(1 if x > 0 else -1)
-    return at.term(x)
-
-
 def _where(at: At, condition: Any, x: Any, y: Any) -> Result:
-    return _chosen(at, _truth(at, condition), _choice(at, x), _choice(at, y))
+    mask = _truth(at, condition)
+    undefined = x != x if isinstance(x, float) else isinstance(x, Held) and isinstance(x.term, Undefined)
+    if undefined and (asked := _no_number(at.b, mask)) is not None:
+        return _chosen(at, mask, asked, at.choice(y))
+    return _chosen(at, mask, at.choice(x), at.choice(y))
+
+
+def _no_number(b: Builder, mask: Term) -> Value | None:
+    """x for a mask that says where x is no number, which it is there itself."""
+    op = b.definition(mask) if isinstance(mask, int) else None
+    inner = b.definition(Value(op.inputs[1])) if op is not None and op.kind is OpKind.SUB else None
+    alike = inner is not None and inner.kind is OpKind.EQUAL and inner.inputs[0] == inner.inputs[1]
+    return Value(inner.inputs[0]) if inner is not None and alike else None
+
+
+def _quantified(every: bool) -> Row:
+    """Whether all elements along axes, or any of them, are not 0."""
+
+    def row(at: At, x: Any, axes: Any = None, keepdim: bool = False) -> Term:
+        b, term = at.b, at.term(x)
+        mask = term if at.logical(x) is not None else masks.comparison(ast.NotEq)(b, term, lowering.ZERO)
+        if isinstance(mask, Number):
+            return mask
+        asked = b.tensor(masks.opposite(b, mask), "all") if every else mask
+        found = views.reshaped(b, reductions.folded(b, OpKind.MAX, asked, at.axes(mask, axes)), at.shape)
+        return masks.opposite(b, found) if every else found
+
+    return row
 
 
 def _chosen(at: At, mask: Term, one: masks.Choice, other: masks.Choice) -> Result:
@@ -92,7 +114,7 @@ def _chosen(at: At, mask: Term, one: masks.Choice, other: masks.Choice) -> Resul
 
 
 def _filled(at: At, x: Any, condition: Any, value: Any) -> Result:
-    return _chosen(at, _truth(at, condition), _choice(at, value), at.tensor(x))
+    return _chosen(at, _truth(at, condition), at.choice(value), at.tensor(x))
 
 
 def _typed(at: At, x: Term) -> Term:
@@ -119,7 +141,7 @@ def _cut(kind: type[ast.cmpop]) -> Row:
     def row(at: At, x: Any, diagonal: int = 0) -> Result:
         *_, rows, columns = at.shape
         kept = triangle(at.b, rows, columns, diagonal, kind)
-        return _and(at, kept, _truth(at, x)) if at.truth else _chosen(at, kept, _choice(at, x), number(0))
+        return _and(at, kept, _truth(at, x)) if at.truth else _chosen(at, kept, at.choice(x), number(0))
 
     return row
 
@@ -135,6 +157,9 @@ ROWS: dict[str, Row] = {
     "aten.bitwise_or.Tensor": _either,
     "aten.logical_not.default": _opposite,
     "aten.bitwise_not.default": _opposite,
+    "aten.logical_xor.default": _differing,
+    "aten.bitwise_xor.Tensor": _differing,
+    **{f"aten.{name}.{k}": _quantified(name == "all") for name in ("any", "all") for k in ("default", "dim", "dims")},
     "aten.where.self": _where,
     "aten.where.ScalarOther": _where,
     "aten.where.ScalarSelf": _where,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mirage_nb.frontend import recognise
-from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, elementwise, named, number
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, Undefined, elementwise, named, number
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.lang import lowering
 from mirage_nb.lang.builder import Infinity, Term
@@ -99,6 +99,8 @@ def _cast(at: At, x: Any, *_: Any, **__: Any) -> Term:
     """Between element types of floating-point numbers, and to truth values."""
     if at.truth:
         return comparison(ast.NotEq)(at.b, at.term(x), lowering.ZERO)
+    if at.dtype is None and at.logical(x) is not None:
+        return at.term(x)  # ones and zeros in any type
     if at.dtype is None:
         raise Left("a cast to a type that is not a floating-point type of programs")
     return lowering.cast(at.dtype)(at.b, at.term(x))
@@ -113,6 +115,8 @@ def _filled(at: At, value: Any) -> Result:
         if not isinstance(value, int):
             raise Left("whole numbers that are filled with a fraction")
         return number(int(value))
+    if value != value:
+        return Undefined()
     infinite = math.isinf(value) or abs(value) > LARGEST[at.dtype]
     return Infinity(1 if value > 0 else -1) if infinite else number(value)
 

@@ -17,7 +17,7 @@ import numpy as np
 from mirage_nb.ir.dtypes import DType, TensorType
 from mirage_nb.ir.ops import RepeatAttrs, Shape
 from mirage_nb.lang import constants, lowering, views
-from mirage_nb.lang.builder import Builder, Infinity, Term, Value, is_tensor
+from mirage_nb.lang.builder import Builder, Infinity, Term, Text, Value, is_tensor
 from mirage_nb.lang.calls import call
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.functions import FUNCTIONS
@@ -30,7 +30,13 @@ DTYPES = {
 SHORT = 12
 """Characters of a number that somebody wrote; longer ones are looked at as what was rounded."""
 
-Result = Term | Infinity | tuple[Term | None, ...]
+
+@dataclass(frozen=True, slots=True)
+class Undefined:
+    """NaN: what is no number, everywhere."""
+
+
+Result = Term | Infinity | Undefined | tuple[Term | None, ...]
 """What a node stands for; None for results of it that have no term, such as the indices of a maximum."""
 
 Row = Callable[..., Result]
@@ -43,10 +49,10 @@ class Left(Exception):  # not a mistake of anybody: the node stays PyTorch's
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor among a node's arguments: its term, apart from plain integers, and whether it holds truth values; of a
-    number, the type that it has where it has to be a tensor, if it may be one."""
+    """A tensor among a node's arguments: its term, apart from plain integers, and whether it holds truth values; of one
+    number everywhere, the type that it has where it has to be a tensor."""
 
-    term: Term | Infinity
+    term: Term | Infinity | Undefined
     logical: bool = False
     filled: TensorType | None = None
 
@@ -68,27 +74,34 @@ class At:
         """An argument that is a tensor or a number."""
         match argument:
             case Held(term):
-                if isinstance(term, Infinity):
-                    raise Left("an infinite constant")
+                if isinstance(term, Infinity | Undefined):
+                    raise Left("a constant that is infinite or no number")
                 return term
-            case bool() | None:
-                raise Left(f"an operand is {argument}")
+            case None:
+                raise Left("an operand is None")
             case int() | float():
-                return number(argument)
+                return number(+argument)  # truth values count as numbers
         raise Left(f"an operand of type {type(argument).__name__}")
+
+    def choice(self, argument: Any) -> Term | Infinity:
+        """An argument that may be infinite, too."""
+        if isinstance(argument, Held) and isinstance(argument.term, Infinity):
+            return argument.term
+        if isinstance(argument, float) and math.isinf(argument):
+            return Infinity(1 if argument > 0 else -1)
+        return self.term(argument)
 
     def logical(self, argument: Any) -> Value | None:
         """An argument that holds truth values: its mask; None for other arguments."""
         return self.tensor(argument) if isinstance(argument, Held) and argument.logical else None
 
     def tensor(self, argument: Any) -> Value:
-        """An argument that has to be a tensor; one that is the same number everywhere is none in a model, which has
-        PyTorch fill it."""
+        """An argument that has to be a tensor; one that is the same number everywhere is filled with it."""
         term = self.term(argument)
         if not isinstance(term, Number):
             return term
         if not isinstance(argument, Held) or argument.filled is None:
-            raise Left("an operand is one number everywhere, which PyTorch knows")
+            raise Left("an operand is a number, not a tensor")
         made = self.b.tensor_of(call(self.b, "full", tuple(map(Number.of, argument.filled.shape)), term), "full")
         return self.b.tensor(lowering.cast(argument.filled.dtype)(self.b, made), "full")
 
@@ -116,7 +129,7 @@ def number(value: int | float) -> Number:
     """The exact constant that a Python number was written as: 0.1 is one tenth, as in a cell, and so is what single
     precision makes of it. What is too large for digits behind its point is itself, as the largest number of a type."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise Left("an infinite constant")
+        raise Left("a constant that is infinite or no number")
     if isinstance(value, float) and abs(value) >= 2**53:
         return Number.of(int(value))
     if isinstance(value, float) and len(repr(value)) > SHORT and math.frexp(value)[0] not in (0.5, -0.5):
@@ -130,6 +143,16 @@ def named(b: Builder, name: str, x: Value, *numbers: float) -> Term:
     made = FUNCTIONS[name].lower(b, x, *map(number, numbers))
     assert is_tensor(made)  # of one tensor, one tensor
     return made
+
+
+def padded(
+    b: Builder, x: Value, along: int, amounts: tuple[int, int], around: Number | Infinity = lowering.ZERO
+) -> Value:
+    """So many more elements before and after those of an axis, all of them the same."""
+    if amounts == (0, 0):
+        return x
+    every = (0, 0) * (len(b.shape(x)) - 1 - along) + amounts
+    return b.tensor_of(call(b, "pad", x, tuple(map(Number.of, every)), Text("constant"), around), "pad")
 
 
 def full(b: Builder, x: Value, shape: Shape) -> Value:

@@ -1,13 +1,16 @@
-"""What PyTorch's compiler makes of a softmax, undone: its two ways to subtract a maximum, chosen as the values are.
+"""What PyTorch's compiler makes of a softmax and of views, undone.
 
 In: an ATen graph after the compiler's first passes. Out: the same graph in place. For softmax(x * c) that pass computes
-both x * c - max(x * c) and (x - max(x)) * c, and takes the second one where everything is finite. Invariant: what
-stays is the first one, which is what the model said.
+both x * c - max(x * c) and (x - max(x)) * c, and takes the second one where everything is finite: the first one stays,
+which is what the model said. Norms of groups have views by strides: where these are those of a tensor that lies in
+order, it is an ordinary view. Invariant: every value of the graph is what it was.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import torch
 
 MASK_OPERATORS = {"logical_not", "any", "mul", "eq", "ne", "abs", "logical_and", "isfinite"}
 """What the pass asks with whether a row is finite."""
@@ -26,6 +29,16 @@ def restore_softmax(graph: Any) -> None:
             changed = True
     if changed:
         graph.eliminate_dead_code()
+
+
+def restore_views(graph: Any) -> None:
+    """Ordinary views for views by strides, wherever these are such."""
+    for node in graph.nodes:
+        if str(node.target) == "aten.as_strided.default" and not node.kwargs:
+            held, made = node.args[0].meta["val"], node.meta["val"]
+            lies = all(t.is_contiguous() and t.storage_offset() == 0 for t in (held, made))
+            if lies and held.numel() == made.numel():
+                node.target, node.args = torch.ops.aten.view.default, (node.args[0], [*made.shape])
 
 
 def _name(node: Any) -> str:
