@@ -20,6 +20,7 @@ from mirage_nb.runtime.contest import without_gpu
 from mirage_nb.runtime.contest.winner import ALONE
 from mirage_nb.runtime.execution.emulate import CpuModule
 from mirage_nb.runtime.requested import reserve
+from mirage_nb.search import Budget
 from mirage_nb.search.session import session as module
 from mirage_nb.search.session.allowance import GRACE_SECONDS, Allowance
 from mirage_nb.search.session.progress import State
@@ -181,3 +182,12 @@ def test_what_numpy_takes_long_for_is_left_to_processes() -> None:
     """They are ended when time is over; one product of many operations takes less than as many elements."""
     assert without_gpu.operations(parse("X: f16[1024, 4096]\nreturn softmax(X)").graph) > without_gpu.AT_ONCE
     assert without_gpu.operations(parse("X: f16[512, 512]\nreturn X @ X").graph) < without_gpu.AT_ONCE
+
+
+def test_what_ends_for_want_of_time_takes_no_more_to_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(module, "why_nothing", lambda *given: asked.append(given) or "nothing")
+    for seconds, wanted in ((1e-3, 0), (60.0, 1)):
+        budget = Budget(10.0, 60_000, 3)
+        session = SearchSession(parse(PROGRAM).graph, TARGETS["h200"], effort="quick", budget=budget, seconds=seconds)
+        assert session.start().result(60).state is State.FINISHED and len(asked) == wanted

@@ -327,10 +327,10 @@ class SearchSession(Background):
         return not self.proceed() or self._allowed.search_is_over
 
     def _say_why(self) -> None:
-        """After a search: why nothing was accepted, if so."""
+        """After a search: why nothing was accepted, if so; not where that is for want of time."""
         with self._turn:
             tally, bounds = self._ledger.tally(), self.bounds
-            if tally is None or self._thread is not threading.current_thread():
+            if tally is None or self._thread is not threading.current_thread() or self._allowed.search_is_over:
                 return
         why = why_nothing(prepare(self.program, seed=self.seed), bounds.searched, bounds.budget, tally)
         with self._turn:
