@@ -218,7 +218,8 @@ class Arguments:
         match parameter.kind:
             case Kind.AXES if function.name in ("max", "min") and not self._is_axis(found, rank):
                 hint = f"{function.name}imum(x, y) compares two: relu is maximum(x, 0)"
-                raise ShapeError(f"this is no axis for {function.name}", hint=hint, span=self.source.of(node))
+                shown = f"axis {shorten(str(found))}" if isinstance(found, Number) else "such axis"
+                raise ShapeError(f"there is no {shown} for {function.name}", hint=hint, span=self.source.of(node))
             case Kind.AXES:
                 return self._axes(found, node, rank)
             case Kind.COUNTS if isinstance(found, tuple):

@@ -53,6 +53,10 @@ def numbers(values: range | tuple[int, ...]) -> tuple[Result, ...]:
     return tuple(map(Number.of, values))
 
 
+class Extents(tuple[Result, ...]):
+    """Those of a tensor."""
+
+
 def sequence(found: Iterable[Result]) -> tuple[Result, ...]:
     """These one after the other. Raises ProgramSizeError for very many, and for sequences far within each other."""
     made = tuple(found)
@@ -244,7 +248,7 @@ def grown(b: Builder, how: str, held: Result, *given: Result) -> tuple[Result, .
 PROPERTIES: dict[str, Callable[[Builder, Result], Result]] = {
     "T": lambda b, x: swap_last(b, b.tensor_of(x, ".T")),
     "mT": lambda b, x: swap_last(b, b.tensor_of(x, ".mT")),
-    "shape": lambda b, x: numbers(_extents(b, b.tensor_of(x, ".shape"))),
+    "shape": lambda b, x: Extents(numbers(_extents(b, b.tensor_of(x, ".shape")))),
     "size": lambda b, x: Number.of(math.prod(b.shape(b.tensor_of(x, ".size")))),
     "ndim": lambda b, x: Number.of(len(_extents(b, b.tensor_of(x, ".ndim")))),
     "dtype": lambda b, x: Text(b.dtype(b.tensor_of(x, ".dtype")).value),
@@ -325,6 +329,9 @@ def replaced(found: tuple[Result, ...], index: Result, new: Result) -> tuple[Res
 
 def _place(found: tuple[Result, ...], at: int) -> int:
     if not -len(found) <= at < len(found):
+        if isinstance(found, Extents):
+            message = f"there is no axis {at}: the tensor has {len(found)} dimension{'s' * (len(found) != 1)}"
+            raise ShapeError(message, hint=f"axes go from {-len(found)} to {len(found) - 1}")
         several = "1 tensor" if len(found) == 1 else f"{len(found)} tensors"
         raise ShapeError(f"there are {several}", hint=f"the first one is [0], the last one [{len(found) - 1}]")
     return at % len(found)

@@ -37,7 +37,8 @@ np.einsum("...ij,...jk->...ik", N, M) | torch.einsum("ij->", X) | np.einsum("i j
 np.einsum("...i,i", X, v) | X.T | X.mT | X.transpose(0, 1) | N.transpose(-1, -2) | torch.transpose(N, 0, 2)
 N.permute(2, 0, 1) | np.transpose(N) | np.transpose(N, (1, 0, 2)) | X.swapaxes(0, 1) | np.moveaxis(N, 0, -1)
 torch.movedim(N, 2, 0) | X.contiguous().view(8, 3) | X.reshape(4, -1) * 2 | X.flatten() | N.flatten(1)
-I.flatten(2, 3) | X.unflatten(-1, (2, 3)) | np.ravel(X) | X.unsqueeze(1) | np.expand_dims(X, -1) | N[:, :1].squeeze(1)
+I.flatten(2, 3) | X.unflatten(-1, (2, 3)) | np.ravel(X) | X.unsqueeze(1) | np.expand_dims(X, -1)
+np.expand_dims(X, (0, 3)) | np.squeeze(X[None, :, None], (0, 2)) * 2 | N[:, :1].squeeze(1)
 X.sum(0, keepdim=True).squeeze() | X[..., None] | X[:, None].expand(4, 3, 6) | v.expand_as(X) * X
 np.broadcast_to(v, (4, 6)) * X | X.view_as(Y) + Y | X.repeat_interleave(2, dim=0) | np.repeat(X, 3, axis=1)
 np.tile(v, (2, 2)) | np.tile(X, 2) | X.repeat(2, 1, 1) | torch.cat((X, Y), -1) | np.concatenate([X, Y])

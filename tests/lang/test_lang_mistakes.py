@@ -150,6 +150,13 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("return f16(X)", SYNTAX, "f16(X)", "unchanged"),
     # indexing
     ("return X[4]", SHAPE, "X[4]", "from -4 to 3"),
+    *((f"return {line}", SHAPE, line, "axes go from") for line in (
+        "X.unsqueeze(4)", "X.squeeze(-3)", "X.flatten(2)", "X.roll(1, 5)", "np.diff(X, axis=2)", "X.argmax(7)",
+        "X.narrow(2, 0, 1)", "np.diagonal(X, axis2=2)",
+    )),
+    ("return np.max(X, axis=7)", SHAPE, "7", "there is no axis 7 for max"),
+    ("return np.tensordot(X, W, 2)", SHAPE, "", "the last extents of x are the first ones of y"),
+    ("return np.pad(X, ((1, 1), (0, 0), (0, 0)))", SHAPE, "", "such a pair for each axis"),
     ("return np.exp(X[None].T)", SYNTAX, "X[None].T", ".T reverses all 3 dimensions in NumPy"),
     ("return F.relu(X[None].T)", SYNTAX, "X[None].T", ".mT swaps the last two"),
     ("return X[0, 1, 1]", SHAPE, "X[0, 1, 1]", "an index of 3"),
