@@ -28,8 +28,9 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mirage_nb.frontend.compiled.comparing import lying_anyhow
 from mirage_nb.frontend.compiled.compiling import compiling
-from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, Settled, lying_anyhow, target_of
+from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, Settled, target_of
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Regions, find_regions
 from mirage_nb.frontend.compiled.replacing import replace
@@ -182,11 +183,15 @@ class Swapping:
         self._run = plain
         self._wait = wait
         self._turn = Guard()
+        self._named: tuple[int, ...] = ()
 
     def __call__(self, arguments: list[Any]) -> Any:
         if self._original is not None or self._run is None:
+            self._named = named_only(arguments)  # PyTorch guards the classes of arguments
             self._look()
         assert self._run is not None
+        for number in self._named:
+            arguments[number] = arguments[number].as_subclass(torch.Tensor)
         return self._run(arguments)
 
     def _look(self) -> None:
@@ -221,6 +226,13 @@ class Swapping:
             self._run = self._again(as_it_was)
 
 
+def named_only(arguments: Sequence[Any]) -> tuple[int, ...]:
+    """Which arguments are of a user's classes that dispatch as tensors do: operators of ours would meet the class."""
+    usual = torch.Tensor, torch.nn.Parameter
+    found = [(n, type(a)) for n, a in enumerate(arguments) if isinstance(a, torch.Tensor) and type(a) not in usual]
+    return tuple(n for n, kind in found if kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__)
+
+
 class _BySize:
     """A graph whose sizes are not fixed: kernels for the first ones that come, PyTorch's code for all others."""
 
@@ -253,6 +265,9 @@ class _BySize:
         """Traced again with these sizes as numbers."""
         compiler = self._compiler
         try:
+            arguments = [*arguments]
+            for number in named_only(arguments):
+                arguments[number] = arguments[number].as_subclass(torch.Tensor)
             with torch.no_grad(), compiling({}):
                 gm = make_fx(self._graph, tracing_mode="fake")(*arguments)
             examples = [n.meta.get("val", a) for n, a in zip(_placeholders(gm), arguments, strict=True)]

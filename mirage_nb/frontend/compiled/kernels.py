@@ -12,14 +12,14 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch.fx import GraphModule
 
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError, NamedSizeError
+from mirage_nb.frontend.compiled.comparing import Examples, Reference, Run, Shapes, compare, examples
 from mirage_nb.frontend.compiled.operators import register_operator
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.parts import parts_of
@@ -35,10 +35,6 @@ from mirage_nb.search import prepare
 from mirage_nb.search.sizes.coarse import two_pay
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
 
-TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, torch.float64: 1e-6}
-"""How far a kernel may be from PyTorch's own result, over the largest magnitude: both round in their own ways."""
-SCALES = (1.0, 1000.0)
-"""Standard deviations of the inputs that both are tried on."""
 ALIGNMENT = 16
 NO_TIME = "there was no time to search for it: options={'total': ...} says how much there is"
 ENDS = (8, 64, 512)
@@ -50,10 +46,6 @@ SEAM_US = 1.5
 the two is written and read."""
 FUSED = 2
 """A region's own kernel is this many at most; what is put together of more may do with less as a whole."""
-ROUNDINGS = 8.0
-"""So many times what one rounding of the inputs does to PyTorch's result is no mistake of a kernel."""
-
-Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -206,7 +198,7 @@ class _Asked:
     until: float
     weight: float
     name: str
-    reference: GraphModule
+    reference: Reference
     inputs: Examples
     run: Shapes
 
@@ -234,7 +226,7 @@ class Kernels:
         if (known := self._held.get(key)) is not None:
             return known
         name = f"region_{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
-        beside = reference_of(region), examples(region), Shapes.of(region)
+        beside = Reference.of(region), examples(region), Shapes.of(region)
         asked = _Asked(region, options, extent, until, weight, name, *beside)
         fresh = Kernel(key[0], graph, Job(lambda: self._work(fresh, asked)))
         if (held := self._held.setdefault(key, fresh)) is fresh:
@@ -276,7 +268,7 @@ class Kernels:
             for run in ways:
                 compare(_fresh(run, kernel.graph), asked.reference, asked.inputs)
         if on_gpu:
-            us, before = beside_pytorch(ways[-1], asked.reference, asked.inputs, asked.options.code)
+            us, before = beside_pytorch(ways[-1], asked.reference.graph, asked.inputs, asked.options.code)
             found = replace(found, us=us, before_us=before)
             kernel.found = found
             if us > MARGIN * before:
@@ -333,137 +325,6 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
 
 
-# -- beside PyTorch ------------------------------------------------------------------------------------
-
-
-Examples = Callable[..., list[torch.Tensor]]
-"""Makes random inputs of a standard deviation, in the order of a region's reads."""
-
-
-def reference_of(region: Region) -> GraphModule:
-    """What PyTorch computes for a region: its own nodes as a function of what it reads."""
-    graph = torch.fx.Graph()
-    env = {node: graph.placeholder(f"r{n}") for n, node in enumerate(region.reads)}
-    for node, first in region.alike.items():
-        if first in env:
-            env[node] = graph.call_function(torch.ops.aten.reshape.default, (env[first], [*node.meta["val"].shape]))
-    for node in region.covers:
-        env[node] = graph.node_copy(node, env.__getitem__)
-        env[node].target = without_strides(node.target)
-    graph.output(tuple(env[node] for node in region.writes))
-    return GraphModule({}, graph)
-
-
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """The shapes of what a region reads in its program, and of what it writes in PyTorch's graph."""
-
-    given: tuple[tuple[int, ...], ...]
-    wanted: tuple[tuple[int, ...], ...]
-
-    @classmethod
-    def of(cls, region: Region) -> Shapes:
-        """Those of a region."""
-        given = (tuple(i.type.shape) for i in region.graph.inputs)
-        return cls(tuple(given), tuple(tuple(node.meta["val"].shape) for node in region.writes))
-
-    def around(self, run: Run) -> Run:
-        """What runs the program, on tensors of PyTorch's graph and with results as it has them."""
-
-        def placed(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            made = run(*(t.reshape(shape) for t, shape in zip(tensors, self.given, strict=True)))
-            outputs = made if isinstance(made, tuple) else (made,)
-            return tuple(t.reshape(shape) for t, shape in zip(outputs, self.wanted, strict=True))
-
-        return placed
-
-
-def without_strides(target: Any) -> Any:
-    """An operator as it may be called on tensors that lie otherwise than when they were traced: compilers give results
-    the strides that they like."""
-    return torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target
-
-
-def lying_anyhow(gm: GraphModule) -> GraphModule:
-    """A graph that is changed so that it may be called on such tensors."""
-    for node in gm.graph.nodes:
-        node.target = without_strides(node.target)
-    gm.recompile()
-    return gm
-
-
-def examples(region: Region) -> Examples:
-    """Inputs like a region's: of its shapes and types, lying in memory as there, since what lies in no order has to
-    be copied for a kernel; matrices of parameters scaled as they are when trained."""
-    held = [_Layout.of(node.meta["val"]) for node in region.reads]
-
-    def drawn(scale: float = 1.0) -> list[torch.Tensor]:
-        generator = torch.Generator(held[0].device).manual_seed(0)
-        made = []
-        for layout, fixed in zip(held, region.parameters, strict=True):
-            spread = layout.shape[-1] ** -0.5 if fixed and len(layout.shape) > 1 else 1.0 if fixed else scale
-            made.append(layout.drawn(generator, spread))
-        return made
-
-    return drawn
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """How a tensor lies in memory."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    @classmethod
-    def of(cls, value: torch.Tensor) -> _Layout:
-        return cls(tuple(value.shape), value.stride(), value.dtype, value.device)
-
-    def drawn(self, generator: torch.Generator, spread: float) -> torch.Tensor:
-        """A tensor of random numbers that lies like this."""
-        count = 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
-        numbers = torch.randn(count, generator=generator, device=self.device) * spread
-        return numbers.to(self.dtype).as_strided(self.shape, self.strides)
-
-
-def compare(run: Run, reference: Run, inputs: Examples) -> None:
-    """Raises LaunchError where a kernel is not what PyTorch computes, on ordinary inputs and on large ones.
-
-    Where PyTorch's own result moves with the rounding of its inputs, nobody can be nearer to it than that.
-    """
-    for scale in SCALES:
-        tensors = inputs(scale)
-        with torch.no_grad():
-            wanted, moved = reference(*tensors), reference(*map(_nudged, tensors))
-            made = run(*tensors)
-        outputs = made if isinstance(made, tuple) else (made,)
-        for ours, theirs, others in zip(outputs, wanted, moved, strict=True):
-            finite = theirs.isfinite()
-            if not bool(ours.isfinite()[finite].all()):
-                raise LaunchError(f"it overflows on inputs of magnitude {scale:g} where PyTorch does not")
-            off = _distance(ours, theirs, finite)
-            if off > TOLERANCE[theirs.dtype] + ROUNDINGS * _distance(others, theirs, finite & others.isfinite()):
-                raise LaunchError(f"it is {off:.1e} off PyTorch's own result on inputs of magnitude {scale:g}")
-
-
 def _fresh(run: Run, graph: KernelGraph) -> Run:
     """A kernel behind launches that write what it has to wait for."""
     return lambda *tensors: run(*(t if i.settled else t.clone() for t, i in zip(tensors, graph.inputs, strict=True)))
-
-
-def _nudged(tensor: torch.Tensor) -> torch.Tensor:
-    """About the next numbers of its type."""
-    step = torch.finfo(tensor.dtype).eps
-    signs = torch.ones_like(tensor, memory_format=torch.contiguous_format)
-    signs.view(-1)[::2] = -1
-    return tensor * (1 + step * signs)
-
-
-def _distance(ours: torch.Tensor, theirs: torch.Tensor, where: torch.Tensor) -> float:
-    """The largest difference, over the largest magnitude."""
-    if not bool(where.any()):
-        return 0.0
-    here, there = ours[where].double(), theirs[where].double()
-    return float((here - there).abs().max() / there.abs().max().clamp_min(1e-30))

@@ -1,0 +1,199 @@
+"""A kernel's results beside those that PyTorch's own operators have for its region.
+
+In: regions, what runs them. Out: a mistake where they differ by more than rounding. Invariant: inputs are drawn as the
+region's own lie in memory; what PyTorch rounds to, at the coarsest on the way to a result, says how near is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from mirage_nb.errors import LaunchError
+from mirage_nb.frontend.aten import VIEWS
+from mirage_nb.frontend.compiled.regions import Region
+
+TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, torch.float64: 1e-6}
+"""How far a kernel may be from PyTorch's own result, over the largest magnitude: both round in their own ways."""
+SCALES = (1.0, 1000.0)
+"""Standard deviations of the inputs that both are tried on."""
+ROUNDINGS = 8.0
+"""So many times what one rounding of the inputs does to PyTorch's result is no mistake of a kernel."""
+
+CASTS = frozenset({"prims.convert_element_type.default", "aten._to_copy.default"})
+COPIES = frozenset({"aten.clone.default", "aten.cat.default"})
+
+Run = Callable[..., Any]
+Examples = Callable[..., list[torch.Tensor]]
+"""Makes random inputs of a standard deviation, in the order of a region's reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What PyTorch computes for a region: its own nodes as a function of what it reads.
+
+    `nudged`: the same where what is read, and what it is cast to, is about the next number of its type; `coarsest`: for
+    each result the type on its way that rounds most.
+    """
+
+    graph: GraphModule
+    nudged: GraphModule
+    coarsest: tuple[torch.dtype, ...]
+
+    @classmethod
+    def of(cls, region: Region) -> Reference:
+        """That of a region."""
+        return cls(_function(region, nudged=False), _function(region, nudged=True), (*_coarsest(region),))
+
+
+def _function(region: Region, nudged: bool) -> GraphModule:
+    graph = torch.fx.Graph()
+    env: dict[Any, Any] = {}
+
+    def put(node: Any, made: Any, moved: bool) -> None:
+        env[node] = graph.call_function(_nudged, (made,)) if nudged and moved else made
+
+    covers = {*region.covers}
+    for number, node in enumerate(region.reads):
+        put(node, graph.placeholder(f"r{number}"), not all(_is_cast(user) for user in covers.intersection(node.users)))
+    for node, first in region.alike.items():
+        if first in env:
+            env[node] = graph.call_function(torch.ops.aten.reshape.default, (env[first], [*node.meta["val"].shape]))
+    for node in region.covers:
+        made = graph.node_copy(node, env.__getitem__)
+        made.target = without_strides(made.target)
+        put(node, made, _is_cast(node))
+    graph.output(tuple(env[node] for node in region.writes))
+    return GraphModule({}, graph)
+
+
+def _is_cast(node: Any) -> bool:
+    return str(node.target) in CASTS
+
+
+def _coarsest(region: Region) -> Iterator[torch.dtype]:
+    covers = {*region.covers}
+    for write in region.writes:
+        front, seen = [write], {write}
+        for node in front:
+            fresh = [n for n in node.all_input_nodes if n in covers and n not in seen]
+            seen.update(fresh)
+            front += fresh
+        computed = [write, *(node for node in seen if str(node.target) not in VIEWS | COPIES)]
+        values = [node.meta["val"] for node in computed]
+        dtypes = {(v[0] if isinstance(v, tuple | list) else v).dtype for v in values}
+        yield max(dtypes.intersection(TOLERANCE), key=TOLERANCE.__getitem__)
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """The shapes of what a region reads in its program, and of what it writes in PyTorch's graph."""
+
+    given: tuple[tuple[int, ...], ...]
+    wanted: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, region: Region) -> Shapes:
+        """Those of a region."""
+        given = (tuple(i.type.shape) for i in region.graph.inputs)
+        return cls(tuple(given), tuple(tuple(node.meta["val"].shape) for node in region.writes))
+
+    def around(self, run: Run) -> Run:
+        """What runs the program, on tensors of PyTorch's graph and with results as it has them."""
+
+        def placed(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            made = run(*(t.reshape(shape) for t, shape in zip(tensors, self.given, strict=True)))
+            outputs = made if isinstance(made, tuple) else (made,)
+            return tuple(t.reshape(shape) for t, shape in zip(outputs, self.wanted, strict=True))
+
+        return placed
+
+
+def without_strides(target: Any) -> Any:
+    """An operator as it may be called on tensors that lie otherwise than when they were traced: compilers give results
+    the strides that they like."""
+    return torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target
+
+
+def lying_anyhow(gm: GraphModule) -> GraphModule:
+    """A graph that is changed so that it may be called on such tensors."""
+    for node in gm.graph.nodes:
+        node.target = without_strides(node.target)
+    gm.recompile()
+    return gm
+
+
+def examples(region: Region) -> Examples:
+    """Inputs like a region's: of its shapes and types, lying in memory as there, since what lies in no order has to
+    be copied for a kernel; matrices of parameters scaled as they are when trained."""
+    held = [_Layout.of(node.meta["val"]) for node in region.reads]
+
+    def drawn(scale: float = 1.0) -> list[torch.Tensor]:
+        generator = torch.Generator(held[0].device).manual_seed(0)
+        made = []
+        for layout, fixed in zip(held, region.parameters, strict=True):
+            spread = layout.shape[-1] ** -0.5 if fixed and len(layout.shape) > 1 else 1.0 if fixed else scale
+            made.append(layout.drawn(generator, spread))
+        return made
+
+    return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How a tensor lies in memory."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, value: torch.Tensor) -> _Layout:
+        return cls(tuple(value.shape), value.stride(), value.dtype, value.device)
+
+    def drawn(self, generator: torch.Generator, spread: float) -> torch.Tensor:
+        """A tensor of random numbers that lies like this."""
+        count = 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
+        numbers = torch.randn(count, generator=generator, device=self.device) * spread
+        return numbers.to(self.dtype).as_strided(self.shape, self.strides)
+
+
+def compare(run: Run, reference: Reference, inputs: Examples) -> None:
+    """Raises LaunchError where a kernel is not what PyTorch computes, on ordinary inputs and on large ones.
+
+    Where PyTorch's own result moves with the rounding of what it computes from, nobody can be nearer to it than that.
+    """
+    for scale in SCALES:
+        tensors = inputs(scale)
+        with torch.no_grad():
+            wanted, moved = reference.graph(*tensors), reference.nudged(*tensors)
+            made = run(*tensors)
+        outputs = made if isinstance(made, tuple) else (made,)
+        for ours, theirs, others, dtype in zip(outputs, wanted, moved, reference.coarsest, strict=True):
+            finite = theirs.isfinite()
+            if not bool(ours.isfinite()[finite].all()):
+                raise LaunchError(f"it overflows on inputs of magnitude {scale:g} where PyTorch does not")
+            off = _distance(ours, theirs, finite)
+            if off > TOLERANCE[dtype] + ROUNDINGS * _distance(others, theirs, finite & others.isfinite()):
+                raise LaunchError(f"it is {off:.1e} off PyTorch's own result on inputs of magnitude {scale:g}")
+
+
+def _nudged(tensor: torch.Tensor) -> torch.Tensor:
+    """About the next numbers of its type."""
+    step = torch.finfo(tensor.dtype).eps
+    signs = torch.ones_like(tensor, memory_format=torch.contiguous_format)
+    signs.view(-1)[::2] = -1
+    return tensor * (1 + step * signs)
+
+
+def _distance(ours: torch.Tensor, theirs: torch.Tensor, where: torch.Tensor) -> float:
+    """The largest difference, over the largest magnitude."""
+    if not bool(where.any()):
+        return 0.0
+    here, there = ours[where].double(), theirs[where].double()
+    return float((here - there).abs().max() / there.abs().max().clamp_min(1e-30))

@@ -1,0 +1,90 @@
+"""Kernels beside PyTorch's own operators: on which inputs, and how near is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.nn.functional as F
+
+from mirage_nb.errors import LaunchError
+from mirage_nb.frontend.compiled.comparing import Reference, compare, examples
+from tests.frontend.traced import Backend, Block, Composed, regions_of
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+
+
+def close(found: Any, wanted: Any) -> None:
+    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+
+
+@torch.no_grad()
+def test_a_wrong_kernel_is_never_used() -> None:
+    class Wrong(Composed):
+        def find(self, *args: Any) -> Any:
+            found = super().find(*args)
+            return type(found)(lambda *tensors: found.run(*tensors) * 1.1)
+
+    backend, model, x = Backend(Wrong()), Block(), torch.randn(4, 32)
+    close(torch.compile(model, backend=backend)(x), model(x))
+    assert backend.replaced == 0
+    assert "off PyTorch's own result" in str(backend.reports.all())
+
+
+@torch.no_grad()
+def test_a_kernel_that_overflows_where_pytorch_does_not_is_never_used() -> None:
+    class Overflowing(Composed):
+        def find(self, *args: Any) -> Any:
+            found = super().find(*args)
+
+            def run(*tensors: torch.Tensor) -> Any:
+                made = found.run(*tensors)
+                return torch.where(made.abs() > 50, torch.inf, made)
+
+            return type(found)(run)
+
+    backend, x = Backend(Overflowing()), torch.randn(4, 32)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x * 3 + 1) * x.sigmoid()
+
+    close(torch.compile(model, backend=backend)(x), model(x))
+    assert backend.replaced == 0
+    assert "overflows" in str(backend.reports.all())
+
+
+def narrow_inside(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.silu(x.bfloat16() @ w.bfloat16()).float() * 2
+
+
+def narrow_outside(x: torch.Tensor) -> torch.Tensor:
+    return F.silu(x.float() * 3 + 1) * x.float().mean(-1, keepdim=True)
+
+
+@torch.no_grad()
+def test_how_near_is_the_same_follows_from_what_is_computed() -> None:
+    """Not from the types of inputs and results: autocast rounds inside, and norms widen what they read."""
+    (region,) = regions_of(narrow_inside, torch.randn(8, 64), torch.randn(64, 8)).found
+    exact = lambda x, w: (F.silu(x.double() @ w.double()).float() * 2,)  # noqa: E731
+    assert region.reads[0].name == "arg0_1"
+    compare(exact, Reference.of(region), examples(region))
+    (region,) = regions_of(narrow_outside, torch.randn(8, 64).bfloat16()).found
+    compare(lambda x: (narrow_outside(x),), Reference.of(region), examples(region))
+    with pytest.raises(LaunchError, match="off PyTorch's own"):
+        compare(lambda x: (narrow_outside(x) * 1.01,), Reference.of(region), examples(region))
+
+
+def test_a_kernel_is_compared_on_inputs_that_lie_as_the_models() -> None:
+    """What lies in no order has to be copied for a kernel, which counts beside PyTorch's code."""
+    found = regions_of(lambda x, w: torch.sigmoid(x @ w) * 2 + x, torch.ones(8, 3).T, torch.ones(8, 8)).found
+    shown = [(tuple(t.shape), t.stride()) for region in found for t in examples(region)()]
+    values = [node.meta["val"] for region in found for node in region.reads]
+    assert shown == [(tuple(v.shape), v.stride()) for v in values]
+    assert ((3, 8), (1, 3)) in shown
