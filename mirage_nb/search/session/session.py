@@ -330,7 +330,8 @@ class SearchSession(Background):
         """After a search: why nothing was accepted, if so; not where that is for want of time."""
         with self._turn:
             tally, bounds = self._ledger.tally(), self.bounds
-            if tally is None or self._thread is not threading.current_thread() or self._allowed.search_is_over:
+            late = time.monotonic() >= self.search_ends
+            if tally is None or late or self._thread is not threading.current_thread():
                 return
         why = why_nothing(prepare(self.program, seed=self.seed), bounds.searched, bounds.budget, tally)
         with self._turn:
