@@ -38,6 +38,8 @@ WIDTHS = (1, 2, 4, 8)
 """Elements of a vector."""
 VECTOR_BYTES = 16
 """The widest vector that a thread loads or stores."""
+PLACING = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.CONCAT})
+"""Operators that compute nothing."""
 _SIMPLE = frozenset({OpKind.IN_ITER, OpKind.CONST, OpKind.RESHAPE, OpKind.OUT_SAVER})
 
 
@@ -79,13 +81,14 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     extents of tensors over whose ends tiles hang, which no vector may cross."""
     reductions = [node for node in sketch.nodes if node.kind in REDUCTIONS]
     axes = tuple(sorted({node.along for node in reductions}))
-    back, viewed = turned(sketch), views(sketch)
-    if sketch.looped or back is None or not all(map(_simple, sketch.nodes)):
+    back, viewed, joined = turned(sketch), views(sketch), joins(sketch)
+    if sketch.looped or back is None or not all(index in joined or _simple(n) for index, n in enumerate(sketch.nodes)):
         return None
     if (back and axes != (-1,)) or (len(axes) > 1 and any(n.kind is OpKind.RESCALED_SUM for n in reductions)):
         return None
     saved = _saved(sketch)
-    made = (value for node in sketch.nodes if node.kind is not OpKind.RESHAPE for value in node.makes)
+    computed = (n for index, n in enumerate(sketch.nodes) if n.kind is not OpKind.RESHAPE and index not in joined)
+    made = (value for node in computed for value in node.makes)
     shapes = {value: tuple(extents(viewed.get(value, back.get(value, value)))) for value in made}
     tile = _common(list(shapes.values()))
     if any(len(shapes[value]) != len(tile) for value in saved):
@@ -146,7 +149,7 @@ def views(sketch: Sketch) -> dict[int, int]:
     for node in sketch.nodes:
         if node.kind is OpKind.RESHAPE and (chain := _loaded_chain(sketch, node.reads[0])):
             readers = {sketch.nodes[reader].kind for reader in sketch.uses[node.makes[0]]}
-            if readers.isdisjoint((OpKind.RESHAPE, OpKind.OUT_SAVER)):
+            if readers.isdisjoint((*PLACING, OpKind.OUT_SAVER)):
                 found |= dict.fromkeys(chain, node.makes[0])
     return found
 
@@ -170,12 +173,13 @@ def turned(sketch: Sketch) -> dict[int, int] | None:
     def is_loaded(value: int) -> bool:
         return sketch.nodes[sketch.defined[value]].kind is OpKind.IN_ITER and len(sketch.uses[value]) == 1
 
-    for node in sketch.nodes:
+    joined = joins(sketch)
+    for index, node in enumerate(sketch.nodes):
         inside = [value for value in node.reads if value in renamed]
         if node.kind is OpKind.RESHAPE:
             if node.makes[0] not in viewed:
                 renamed[node.makes[0]] = renamed.get(node.reads[0], node.reads[0])
-        elif inside and node.kind is not OpKind.OUT_SAVER:
+        elif inside and node.kind is not OpKind.OUT_SAVER and index not in joined:
             origin = renamed[inside[0]]
             others = [v for v in node.reads if v not in inside and not sketch.nodes[sketch.defined[v]].literal]
             if not node.elementwise or not all(map(is_loaded, others)):
@@ -185,13 +189,33 @@ def turned(sketch: Sketch) -> dict[int, int] | None:
     return found
 
 
+def joins(sketch: Sketch) -> frozenset[int]:
+    """Operators that only say where parts of a result are saved: concatenations, and what lays them otherwise."""
+    found: set[int] = set()
+    placed: set[int] = set()
+    for index, node in reversed(tuple(enumerate(sketch.nodes))):
+        readers = sketch.uses[node.makes[0]] if node.kind in PLACING else ()
+        if readers and all(sketch.nodes[r].kind is OpKind.OUT_SAVER or r in placed for r in readers):
+            placed.add(index)
+    behind: set[int] = set()
+    for index in sorted(placed):
+        node = sketch.nodes[index]
+        if node.kind is OpKind.CONCAT or behind.intersection(node.reads):
+            behind.update(node.makes)
+            found.add(index)
+    return frozenset(found)
+
+
 def _saved(sketch: Sketch) -> set[int]:
-    """What is saved, seen through reshapes."""
-    renamed: dict[int, int] = {}
-    for node in sketch.nodes:
-        if node.kind is OpKind.RESHAPE:
-            renamed[node.makes[0]] = renamed.get(node.reads[0], node.reads[0])
-    return {renamed.get(n.reads[0], n.reads[0]) for n in sketch.nodes if n.kind is OpKind.OUT_SAVER}
+    """What is saved, seen through what says where."""
+    found, left = set[int](), [value for node in sketch.nodes if node.kind is OpKind.OUT_SAVER for value in node.reads]
+    while left:
+        node = sketch.nodes[sketch.defined[value := left.pop()]]
+        if node.kind in PLACING:
+            left += node.reads
+        else:
+            found.add(value)
+    return found
 
 
 def _common(shapes: Sequence[Sequence[Any]]) -> tuple[Any, ...]:

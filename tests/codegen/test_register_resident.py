@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from mirage_nb.codegen import Options, emit
-from mirage_nb.ir import DimAttrs, DType, KernelGraph, OpKind, ReshapeAttrs
+from mirage_nb.ir import DimAttrs, DType, KernelGraph, OpKind, ReshapeAttrs, TransposeAttrs
 from mirage_nb.optimize import plan
 from mirage_nb.optimize.register_resident import Resident
 from mirage_nb.runtime.execution.buffers import decode, encode
@@ -310,3 +310,40 @@ def test_what_is_read_once_goes_past_l1_where_that_pays(rows: int, summed: bool,
     b.save(b.sum(product, 1) if summed else product, (0,))
     source = emit(one_kernel("X Y", b), H200).source
     assert f"= {load}<4>(x0" in source and "load_once<4>(x1" not in source
+
+
+def rope(order: tuple[int, ...], along: int, split: int = 64, summed: bool = False) -> KernelGraph:
+    """(A * C - B * S, A * S + B * C), one behind the other along a new dimension that lies where `order` says; of rows
+    in pieces of `split`; or only what each row of A sums to, and what B does."""
+    b = Block((tensor((6, 4, 64)), tensor((6, 4, 64)), tensor((4, 64)), tensor((4, 64))), (6,))
+    x, y, c, s = b.read(0, (0,)), b.read(1, (0,)), b.read(2, (None,)), b.read(3, (None,))
+
+    def product(one: int, other: int) -> int:
+        return b.op(OpKind.MUL, one, other)
+
+    parts = [b.op(OpKind.SUB, product(x, c), product(y, s)), b.op(OpKind.ADD, product(x, s), product(y, c))]
+    lies = (1, 1, 4, 64 // split, split)
+    if summed:
+        parts, lies = [b.sum(part, 2) for part in parts], (1, 1, 4, 1, 1)
+    parts = [b.op(OpKind.RESHAPE, part, attrs=ReshapeAttrs(lies)) for part in parts]
+    joined = b.op(OpKind.CONCAT, *parts, attrs=DimAttrs(along))
+    b.save(b.op(OpKind.TRANSPOSE, joined, attrs=TransposeAttrs(order)), (order.index(1),))
+    return one_kernel("X Y C S", b)
+
+
+@pytest.mark.parametrize(
+    ("order", "along", "split", "stores"),
+    [((1, 2, 0, 3, 4), 0, 64, "store("), ((1, 2, 3, 4, 0), 0, 64, "= from_float<f16>"),
+     ((0, 1, 2, 4, 3), 4, 64, "= from_float<f16>"), ((1, 2, 0, 3, 4), 3, 4, "= from_float<f16>"),
+     ((0, 1, 2, 3, 4), 4, 64, "store(")],
+)  # fmt: skip
+@pytest.mark.parametrize("summed", [False, True])
+def test_results_that_are_concatenated_are_saved_from_registers(
+    order: tuple[int, ...], along: int, split: int, stores: str, summed: bool
+) -> None:
+    """Halves of a rope went through shared memory, with a barrier."""
+    graph, options = rope(order, along, split, summed), Options(warps=4)
+    assert held(graph, options) is not None
+    source = emit(graph, H200, options).source
+    assert "MIRAGE_DYNAMIC_SHARED" not in source and (summed or stores in source)
+    check(graph, options)

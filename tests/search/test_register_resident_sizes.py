@@ -87,6 +87,24 @@ def test_they_agree_on_results_that_lie_along_a_line(rows: int, form: str) -> No
     assert found[True, True] and not found[True, False] and not found[False, True]
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        "concatenate([X * c - Y * s, X * s + Y * c], axis=2)",
+        "stack([X * c, exp(Y)], axis=2)",
+        "concatenate([X, relu(Y)], axis=0)",
+        "concatenate([max(X, axis=2), sum(Y, axis=2)], axis=1)",
+        "concatenate([softmax(X + Y, axis=1), Y], axis=1)",
+        "exp(concatenate([X * c, Y * s], axis=2))",
+    ],
+)
+def test_they_agree_on_results_that_are_joined(result: str) -> None:
+    sizes = "".join(f"{name}: f16[4, 48, 64]\n" for name in "XY") + "c: f16[48, 64]\ns: f16[48, 64]\n"
+    text = "\n".join(line for line in sizes.splitlines() if line[0] in result.replace("concat", ""))
+    found = compared(f"{text}\nreturn {result}", 12)
+    assert found[True, True] and not found[True, False] and not found[False, True]
+
+
 @pytest.mark.slow
 def test_they_agree_on_thousands() -> None:
     found: Counter[tuple[bool, bool]] = Counter()
