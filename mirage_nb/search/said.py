@@ -1,7 +1,8 @@
 """A program as it is searched, which may be said otherwise than it was given.
 
-In: a tensor program. Out: the same on parts of its inputs (`search.parts`), in as few dimensions as say it
-(`search.coalesced`); and muGraphs of that with the inputs and outputs of the program that was given, or the reverse.
+In: a tensor program. Out: the same with its results put together last (`search.joined`), on parts of its inputs
+(`search.parts`), in as few dimensions as say it (`search.coalesced`); and muGraphs of that with the inputs and outputs
+of the program that was given, or the reverse.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search.coalesced import coalesced, restored
+from mirage_nb.search.joined import joined_last
 from mirage_nb.search.parts import Parts, parts
 
 
@@ -24,9 +26,10 @@ class Said:
     @classmethod
     def of(cls, given: KernelGraph) -> Said:
         """A program said otherwise, if it can be."""
-        found = parts(given)
+        joined = joined_last(given)
+        found = parts(joined)
         if found is None:
-            return cls(given, coalesced(given))
+            return cls(given, coalesced(joined))
         return cls(given, coalesced(found.program, found.apart), found)
 
     def whole(self, graph: KernelGraph) -> KernelGraph:
