@@ -41,7 +41,8 @@ class Pool:
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """The pairs of a small pool, ascending."""
-        return tuple((p, p // 2) for p in range(self._first, self.high, 8) if _leads(p))
+        numbers = np.arange(self._first, self.high, 8)
+        return tuple((p, p // 2) for p in numbers[_unsieved(numbers)].tolist() if _leads(p))
 
     def draw(self, rng: np.random.Generator) -> tuple[int, int]:
         """A pair, each with the same chance; it follows from the generator."""

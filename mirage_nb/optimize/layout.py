@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType, InIterAttrs
@@ -127,23 +128,31 @@ def lay_out(demands: Sequence[Demand], pairs: Sequence[tuple[int, int]]) -> dict
     Raises:
         GraphError: the demands on one tensor contradict each other.
     """
-    costs: dict[int, dict[SharedLayout, float]] = {}
+    costs: dict[int, Mapping[SharedLayout, float]] = {}
     for demand in demands:
-        allowed = {x: c for x in candidates(demand) if (c := cost(demand, x)) != FORBIDDEN}
-        if not allowed:
+        costs[demand.value] = _allowed(demand.shape, demand.dtype, demand.uses, demand.fold)
+        if not costs[demand.value]:
             raise GraphError(f"no layout of %{demand.value} allows {', '.join(u.value for u in demand.uses)}")
-        costs[demand.value] = allowed
     best = {value: min(found, key=lambda x: found[x]) for value, found in costs.items()}
     if all(_same_order(best[a], best[b]) for a, b in pairs):
         return best  # each cost is at its own minimum, and no pair pays
     return _solve(costs, pairs)
 
 
+@lru_cache(maxsize=4096)
+def _allowed(shape: tuple[int, ...], dtype: DType, uses: tuple[Use, ...], fold: int) -> Mapping[SharedLayout, float]:
+    """What layouts cost that allow these uses: plans of one muGraph ask for the same tensors again and again."""
+    demand = Demand(0, shape, dtype, uses, fold)
+    return {x: c for x in candidates(demand) if (c := cost(demand, x)) != FORBIDDEN}
+
+
 def _same_order(a: SharedLayout, b: SharedLayout) -> bool:
     return (a.strides[-1:] == (1,)) == (b.strides[-1:] == (1,))
 
 
-def _solve(costs: dict[int, dict[SharedLayout, float]], pairs: Sequence[tuple[int, int]]) -> dict[int, SharedLayout]:
+def _solve(
+    costs: Mapping[int, Mapping[SharedLayout, float]], pairs: Sequence[tuple[int, int]]
+) -> dict[int, SharedLayout]:
     """The 0/1 program, by Z3."""
     import z3  # heavy, and needed only where choices depend on each other
 

@@ -251,9 +251,10 @@ def _aliases(graph: KernelGraph, value: int) -> list[int]:
 def variants(graph: KernelGraph, target: Target) -> tuple[Options, ...]:
     """The options under which `graph` fits `target` and that differ in what they make of it, default first."""
     found: dict[object, Options] = {}
+    chained = fuse(rewritten(graph))
     for options in all_options(target):
         try:
-            planned = plan(graph, target, options)
+            planned = plan_chains(chained, target, options)
         except TargetError:
             continue
         said = as_planned(options, planned)

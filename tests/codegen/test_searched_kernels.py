@@ -49,7 +49,7 @@ def test_searched_mugraphs_run(name: str, kernels: int, share: int) -> None:
     inputs = draw(program, scale=0.3)
     exact = evaluate(program, [decode(a, i.type.dtype) for a, i in zip(inputs, program.inputs, strict=True)])
     choose = random.Random(f"{name} {kernels}")
-    graphs = sample(program, kernels, 3 // share, choose)
+    graphs = sample(program, kernels, max(1, 3 // share), choose)
     assert graphs
     for graph in graphs:
         options = Options(choose.choice([2, 4, 8]), choose.choice([2, 3]), choose.random() < 0.6)
