@@ -32,6 +32,14 @@ class Window:
     inside: tuple[range | None, ...]
 
 
+    def gaps(self, shape: Sequence[int]) -> list[int]:
+        """The dimensions behind which elements do not lie one after the other, of a value of this shape."""
+        outer = zip(self.strides, self.inside, strict=True)
+        inner = zip(self.strides[1:], self.inside[1:], shape[1:], strict=True)
+        pairs = enumerate(zip(outer, inner, strict=False))
+        return [d for d, ((step, held), (next_step, its, n)) in pairs if held or its or step != next_step * n]
+
+
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides of a dense tensor."""
     found = [1] * len(shape)
@@ -73,6 +81,11 @@ def as_matrix(window: Window, shape: Sequence[int], columns: int) -> tuple[int, 
         case [(_, pitch), (extent, 1)] if extent == columns and pitch > 0:
             return window.offset, pitch
     return None
+
+
+def views(graph: KernelGraph) -> dict[int, Window]:
+    """All values that are windows, whoever reads them. Raises NamedSizeError as `ir.sizes.sized`."""
+    return _all(graph, sized(graph))
 
 
 def launched(graph: KernelGraph) -> int:

@@ -194,7 +194,8 @@ class _Moves(_Anew):
         """Whether zeros around a value are what its operator makes of zeros around its operands."""
         op, rank = self.b.definition(value), len(self.b.shape(value))
         whole = self.b.shape(value)[move.dim]
-        shapes = [self.b.shape(v) for v in self.b.operands(value)]
+        factor = op is not None and op.kind is OpKind.MUL
+        shapes = [self.b.shape(v) for v in self.b.operands(value) if not (factor and self.b.number(v) is not None)]
         return (
             op is not None
             and op.kind in ZERO_AT_ZERO

@@ -181,20 +181,23 @@ class Prepared:
         return tuple(i for i, other in enumerate(self.axes) if i == axis or not dims.isdisjoint(other.dims))
 
 
-def prepare(graph: KernelGraph, *, seed: int = 0, otherwise: bool = True) -> Prepared:
+def prepare(
+    graph: KernelGraph, *, seed: int = 0, otherwise: bool = True, apart: Collection[tuple[int, int]] = ()
+) -> Prepared:
     """The program over axes; without any where it cannot be said over axes, with the reason.
 
     Args:
         graph: a tensor program: pre-defined operators only.
         seed: of the random field elements; equal seeds give equal searches.
         otherwise: the program may be said otherwise (`search.said`).
+        apart: gaps of inputs whose elements do not lie one after the other there (`search.coalesced`).
 
     Raises:
         SearchError: the program returns nothing.
     """
     if not graph.outputs:
         raise SearchError("the program returns nothing", hint="name the outputs of the program")
-    said = Said.of(graph) if otherwise else Said(graph, graph)
+    said = Said.of(graph, apart) if otherwise else Said(graph, graph)
     try:
         prepared = over_axes(said.program, seed=seed)
         return prepared if said.program is graph else replace(prepared, said=said)

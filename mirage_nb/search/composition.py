@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir.windows import views
 from mirage_nb.predefined import matches
 from mirage_nb.search import one_row, squares
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, over_axes, prepare
-from mirage_nb.search.coalesced import coalesced, restored
+from mirage_nb.search.coalesced import Gap, coalesced, restored
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import COMPOSED, Grain, IsOver, never, partition
 from mirage_nb.search.pieces import VIEWS, Piece, Whole, is_heavy
@@ -94,10 +95,12 @@ def library_and_fused(
     whole = {match.output for match in library}
     computed: list[tuple[Part, Instance]] = []
     grain = said_as.grain if said_as is not None else COMPOSED
+    gaps = {value: window.gaps(said.types[value].shape) for value, window in views(said).items()}
     for piece in partition(said, target, grain, library=library, is_over=is_over):
         if is_over():
             return None
-        computed.append(_computed(piece, target, limits, seed, bool(whole.intersection(piece.writes))))
+        apart = [(n, dim) for n, value in enumerate(piece.reads) for dim in gaps.get(value, ())]
+        computed.append(_computed(piece, apart, target, limits, seed, bool(whole.intersection(piece.writes))))
     fused = any(part.structure is not None for part, _ in computed)
     if not fused and (fewest is program or all(part.prepared.refused for part, _ in computed)):
         return None
@@ -179,10 +182,12 @@ def _small(
             yield small, said(small)
 
 
-def _computed(piece: Piece, target: Target, limits: Limits, seed: int, by_library: bool) -> tuple[Part, Instance]:
+def _computed(
+    piece: Piece, apart: Sequence[Gap], target: Target, limits: Limits, seed: int, by_library: bool
+) -> tuple[Part, Instance]:
     """What computes a piece, and how: a library its product, or all of it, one kernel anything else that fits one; of
-    what only moves elements, whatever takes less."""
-    prepared = prepare(piece.graph, seed=seed)
+    what only moves elements, whatever takes less. apart: gaps of what it reads where that lies in another value."""
+    prepared = prepare(piece.graph, seed=seed, apart=apart)
     simple = bool(piece.reads) and not prepared.refused and len({*prepared.outputs}) == len(prepared.outputs)
     simple = simple and any(op.kind not in RENAMES for op in piece.graph.ops)
     if simple and not by_library and not any(is_heavy(piece.graph, op) for op in piece.graph.ops):

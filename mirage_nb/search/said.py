@@ -7,10 +7,11 @@ of the program that was given, or the reverse.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from mirage_nb.ir import KernelGraph
-from mirage_nb.search.coalesced import coalesced, restored
+from mirage_nb.search.coalesced import Gap, coalesced, restored
 from mirage_nb.search.joined import joined_last
 from mirage_nb.search.parts import Parts, parts
 
@@ -24,13 +25,14 @@ class Said:
     parts: Parts | None = None
 
     @classmethod
-    def of(cls, given: KernelGraph) -> Said:
-        """A program said otherwise, if it can be."""
+    def of(cls, given: KernelGraph, apart: Collection[Gap] = ()) -> Said:
+        """A program said otherwise, if it can be; apart: as of `coalesced`."""
         joined = joined_last(given)
         found = parts(joined)
         if found is None:
-            return cls(given, coalesced(joined))
-        return cls(given, coalesced(found.program, found.apart), found)
+            return cls(given, coalesced(joined, apart))
+        more = {(n, dim) for n, (value, _) in enumerate(found.taken) for of, dim in apart if of == value}
+        return cls(given, coalesced(found.program, found.apart | more), found)
 
     def whole(self, graph: KernelGraph) -> KernelGraph:
         """A muGraph of `program` as one of `given`."""

@@ -64,6 +64,7 @@ def computed(graph: KernelGraph, kind: OpKind) -> list[int]:
         "X: f32[8, 64]\ny = tanh(X)\nreturn abs(y[:, 1:] - y[:, :-1])",
         "X: f32[8, 64]\nG: f32[64]\ny = rms_norm(X, G)\na, b = y[:, :32], y[:, 32:]\nreturn np.concatenate([-b, a], 1)",
         "X: f32[8, 8]\nz = np.pad(X * X, 1)\nreturn z[2:, 1:-1] + z[:-2, 1:-1]",
+        "X: f32[8, 8]\nz = np.pad(X[1:] / 4 - 3 * X[:-1], 1)\nreturn z[2:] * 2",
         "X: f32[64]\nm = where(arange(64) > 3, X, 0)\nreturn m[::2] + m[1::2]",
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 import numpy as np
+import pytest
 from hypothesis import given
 
 from mirage_nb.bench.programs import text
@@ -12,6 +13,7 @@ from mirage_nb.codegen import LibraryCall, default_options, emit
 from mirage_nb.interp import reference
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
+from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.predefined import matches
@@ -192,3 +194,14 @@ def test_what_only_moves_elements_is_done_by_whoever_takes_less() -> None:
     assert found is not None
     kinds = [op.kind for op in found.instance.graph.ops if op.kind is not OpKind.RESHAPE]
     assert kinds == [OpKind.GRAPH, OpKind.CONCAT]
+
+
+@pytest.mark.parametrize("line", [
+    "L", "L / 4 - L", "exp(L) * L", "X + 0.1 * np.pad(X[:, 1:-1, 2:] - 4 * X[:, 1:-1, 1:-1], ((0, 0), (1, 1), (1, 1)))",
+])  # fmt: skip
+def test_zeros_around_two_of_three_dimensions_are_read_where_the_rest_lies(line: str) -> None:
+    """Elements behind the innermost zeros do not lie one after the other: these dimensions stay two."""
+    wide = "((0, 0), (1, 1), (1, 1))"
+    text = f"X: f32[3, 10, 10]\nL = np.pad(X[:, 1:-1, 1:-1], {wide}) + np.pad(X[:, 2:, 1:-1], {wide})\nreturn {line}"
+    made = library_and_fused(parse(text).graph, H200)
+    assert made is not None and launched(made.instance.graph) == 1
