@@ -27,7 +27,7 @@ from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.windows import MOVING
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
-from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, Whole, is_heavy
+from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, Whole, is_heavy, settled
 from mirage_nb.search.sizes.coarse import coarse_us, one_tile_fits
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target
@@ -258,7 +258,8 @@ class _Partition:
         known = self.known.get(piece.digest)
         if known is None:
             self.looked_at += len(members)
-            prepared = prepare(piece.graph)
+            again = all(self.maker[value].kind is not OpKind.ARANGE for value in members)
+            prepared = prepare(settled(piece.graph) if again and self.grain.looped else piece.graph)
             fits = not prepared.refused and (self.grain.looped or one_tile_fits(prepared, self.target))
             known = coarse_us(prepared, self.target) if fits else math.inf
             if len(members) == 1:

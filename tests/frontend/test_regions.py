@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from mirage_nb.frontend.compiled import graphs
 from mirage_nb.frontend.compiled.graphs import eager
 from mirage_nb.frontend.compiled.kernels import effort_for
+from mirage_nb.frontend.compiled.report import Entry
 from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.targets import find_target
@@ -227,3 +228,19 @@ def test_views_by_strides_questions_of_rows_and_writes_part_no_region(model: Any
     report = backend.reports.all()
     taken = [name for entry in report.entries if entry.taken for name in entry.region.operators]
     assert inner in taken and "table" not in str(report), str(report)
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """As people write it out."""
+    seen = torch.tril(torch.ones(q.shape[2], q.shape[2]))
+    scores = (q @ k.transpose(-2, -1) / 8.0).masked_fill(seen == 0, torch.finfo(q.dtype).min)
+    return F.softmax(scores.float(), -1).type_as(q) @ v
+
+
+@torch.no_grad()
+def test_attention_under_a_mask_that_the_model_makes_is_one_region() -> None:
+    """The mask is the same in every call: as an operand it costs no more than one that is given, whatever its type."""
+    (region,) = regions_of(causal, *(torch.empty(1, 16, 1024, 64).half() for _ in range(3))).found
+    assert region.operators.count("bmm") == 2 and len(region.reads) == 3
+    entry = Entry.of(region, None, find_target("h200"))
+    assert entry.fused_us is not None and entry.fused_us < entry.apart_us and not entry.unsaid

@@ -38,7 +38,7 @@ from mirage_nb.search.partition import FREE, partition
 from mirage_nb.search.pieces import Piece
 from mirage_nb.targets import Target
 
-COPIES = frozenset({OpKind.CONCAT, OpKind.SLICE})
+COPIES = frozenset({OpKind.CONCAT, OpKind.SLICE, OpKind.PAD})
 _LIBRARY = re.compile(r"mm\b|matmul|attention|convolution|sort|topk")
 MAX_OPERATORS = 20_000
 """Of a whole model; pieces are far smaller."""

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from mirage_nb.ir import HALVES, OpKind
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import MAX_GRID_DIMS
+from mirage_nb.search.pieces import HEAVY
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.targets import Target
 from mirage_nb.tile.sharing import SUM_BYTES
@@ -93,7 +94,9 @@ def one_tile_fits(prepared: Prepared, target: Target) -> bool:
 
 def _products_per_us(prepared: Prepared, target: Target, constants: Constants) -> float:
     """Operations of products that all multiprocessors do together."""
-    wide = any(i.type.dtype not in HALVES for i in prepared.graph.inputs)
+    graph = prepared.graph
+    factors = (graph.types[value].dtype for op in graph.ops if op.kind in HEAVY for value in op.inputs)
+    wide = any(dtype not in HALVES for dtype in factors)
     return 1e6 * constants.tensor_share * (target.vector_rate if wide else target.tensor_rate)
 
 
