@@ -84,6 +84,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def settled() -> Iterator[None]:
+    """Nor at what a file leaves behind, as what was searched is kept for others: a gigabyte after some hundred."""
+    yield
+    gc.collect(1)
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the compilers made in this run, of all its processes: minutes of work, kept by the digest of its sources."""
