@@ -12,10 +12,11 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
+from mirage_nb.ir.dtypes import HALVES, DType
 from mirage_nb.ir.ops import DimAttrs, OpKind, WhereAttrs
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
-from mirage_nb.lang.lowering import LOG, ZERO, add, multiply, negate, scale, sqrt, subtract
+from mirage_nb.lang.lowering import LOG, ZERO, add, cast, multiply, negate, scale, sqrt, subtract
 from mirage_nb.lang.masks import comparison, where
 from mirage_nb.lang.views import shaped, sliced
 
@@ -26,8 +27,29 @@ def folded(b: Builder, kind: OpKind, x: Value, axes: Axes) -> Value:
     """The reduction over these dimensions, all kept with extent 1."""
     for axis in axes:
         if b.shape(x)[axis] != 1:
-            x = b.emit(kind, x, attrs=DimAttrs(axis))
+            parts = _stacked(b, x, axis)
+            x = _together(b, kind, parts) if parts else b.emit(kind, x, attrs=DimAttrs(axis))
     return x
+
+
+def _stacked(b: Builder, x: Value, axis: int) -> list[Value]:
+    """What a tensor is a stack of along an axis, the last one first; nothing if it is none."""
+    parts: list[Value] = []
+    while (op := b.definition(x)) is not None and op.kind is OpKind.CONCAT and op.attrs == DimAttrs(axis):
+        x, part = map(Value, op.inputs)
+        parts.append(part)
+    parts.append(x)
+    return parts if len(parts) > 1 and all(b.shape(part)[axis] == 1 for part in parts) else []
+
+
+def _together(b: Builder, kind: OpKind, parts: list[Value]) -> Value:
+    """The sum, or the maximum, of tensors, as one of a stack of them is computed: sums in no fewer digits than f32."""
+    dtype = b.dtype(parts[0])
+    wide = kind is OpKind.SUM and dtype in HALVES
+    *others, made = (b.tensor(cast(DType.F32)(b, part), "sum") if wide else part for part in parts)
+    for part in reversed(others):
+        made = b.emit(OpKind.ADD if kind is OpKind.SUM else OpKind.MAXIMUM, made, part)
+    return b.tensor(cast(dtype)(b, made), "sum")
 
 
 def dropped(b: Builder, x: Term, axes: Axes, keepdims: bool) -> Term:

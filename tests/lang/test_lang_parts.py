@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir import DType, KernelGraph, OpKind
 from mirage_nb.lang import parse, parts
 from mirage_nb.lang import statements as reading
 
@@ -128,3 +128,18 @@ def test_borrowed_functions_that_move(text: str) -> None:
     x = np.random.default_rng(0).standard_normal((6, 5))
     (made,) = evaluate(parse(f"X: f64[6, 5]\nreturn {text}").graph, [x])
     np.testing.assert_allclose(made, ORACLES[text](x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("line", [
+    "np.stack([A, B, A * B]).sum(0)", "np.stack([A, B, A * B], 1).mean(1)", "np.stack([A, B], -1).max(-1)",
+    "np.stack([A, B, A - B]).sum((0, 2))", "F.avg_pool2d(A[None], 2, 1)[0]", "F.max_pool2d(A[None], 3, 1)[0]",
+])  # fmt: skip
+def test_what_is_stacked_to_be_folded_is_never_a_stack(line: str) -> None:
+    text = f"A: f16[4, 6]\nB: f16[4, 6]\nreturn {line.replace('A[None]', 'A[None, None]')}"
+    graph = parse(text).graph
+    assert OpKind.CONCAT not in kinds(text) and graph.output_types[0].dtype is DType.F16
+    sums = [graph.types[v].dtype for op, (v, *_) in graph.definitions() if op.kind is OpKind.ADD]
+    assert {*sums} <= {DType.F32}, "in no fewer digits than a sum"
+    if "F." not in line:
+        a, b = np.random.default_rng(0).uniform(-1, 1, (2, 4, 6))
+        np.testing.assert_allclose(evaluate(graph, [a, b])[0], eval(line, {"np": np, "A": a, "B": b}), rtol=1e-12)
