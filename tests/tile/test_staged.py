@@ -1,0 +1,136 @@
+"""Staged programs: what is planned is valid and right over floats and residues, what is changed is not."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_nb.errors import GraphError
+from mirage_nb.interp.field import FieldAlgebra, FieldInstance
+from mirage_nb.interp.reference import FloatAlgebra
+from mirage_nb.interp.run import run_block
+from mirage_nb.ir import DType, KernelGraph
+from mirage_nb.optimize import Options, plan
+from mirage_nb.optimize.overlap import Overlap
+from mirage_nb.targets import TARGETS
+from mirage_nb.tile.staged import StagedProgram
+from tests.codegen import mugraphs
+from tests.shares import shared_out
+from tests.tile.staged_check import validate
+from tests.tile.staged_mutants import mutants
+from tests.tile.staged_run import Run, programs
+
+H200 = TARGETS["h200"]
+NAMED: dict[str, tuple[KernelGraph, Options]] = {
+    "norm, bulk": (mugraphs.rmsnorm(), Options(4, 2, bulk=True)),
+    "norm, three stages": (mugraphs.rmsnorm(), Options(4, 3)),
+    "norm, bf16": (mugraphs.rmsnorm(dtype=DType.BF16), Options(8, 2, bulk=True)),
+    "norm, f32": (mugraphs.rmsnorm(dtype=DType.F32), Options(4, 2)),
+    "norm, odd extents": (mugraphs.rmsnorm(7, 100, 130, 65, 2), Options(4)),
+    "norm, whole rows": (mugraphs.rmsnorm(2, 4096, 32, 16, 2), Options(4, 2, bulk=True)),
+    "gain": (mugraphs.rmsnorm_gain(), Options(4, 3, bulk=True)),
+    "gated": (mugraphs.gated_mlp(), Options(8, 4, bulk=True)),
+    "three products": (mugraphs.lora(loop=4), Options(4, 2)),
+    "concatenated": (mugraphs.lora_concat(loop=4), Options(4, 2, bulk=True)),
+    "attention": (mugraphs.attention(loop=4), Options(4, 2)),
+    "safe, keys split": (mugraphs.safe_attention(rows=64, loop=4), Options(8, 2, bulk=True)),
+    "safe, rows alone": (mugraphs.safe_attention(rows=64, loop=4), Options(4, 2)),
+    "safe, warpgroups": (mugraphs.safe_attention(rows=64, loop=4), Options(4, 2, bulk=True, wide=True)),
+    "keys normed": (mugraphs.normed_attention("K"), Options(4, 2, bulk=True)),
+    "split": (mugraphs.split_safe_attention(loop=4), Options(4, 2, bulk=True)),
+}
+FLOATS = FloatAlgebra(np.dtype(float))
+LEAST_CAUGHT = 0.95
+Asked = LookupError, ValueError, ZeroDivisionError, AssertionError
+"""What a question about a program ends with that makes no sense."""
+
+
+@cache
+def planned(name: str) -> tuple[tuple[StagedProgram, Overlap], ...]:
+    graph, options = NAMED[name]
+    return tuple(programs(plan(graph, H200, options)).values())
+
+
+def right(program: StagedProgram, overlap: Overlap, original: StagedProgram) -> bool:
+    """Whether all blocks save what the block graph says."""
+    rng = np.random.default_rng(0)
+    args = [0.3 * rng.standard_normal(t.shape) for t in program.block.args]
+    with np.errstate(all="ignore"):
+        wanted = run_block(original.block, args, FLOATS)
+        try:
+            found = Run(program, args, FLOATS, overlap).run()
+        except (GraphError, *Asked):
+            return False
+        return all(np.shape(f) == w.shape and np.allclose(f, w) for f, w in zip(found, wanted, strict=True))
+
+
+def wrong(program: StagedProgram, overlap: Overlap) -> tuple[str, ...]:
+    try:
+        return validate(program, H200, overlap)
+    except Asked as error:
+        return (repr(error),)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_planned_programs_are_valid_and_right(name: str) -> None:
+    assert planned(name)
+    for program, overlap in planned(name):
+        assert validate(program, H200, overlap) == ()
+        assert right(program, overlap, program)
+
+
+@pytest.mark.parametrize("name", ["gain", "gated", "three products", "concatenated", "attention"])
+def test_planned_programs_are_right_over_residues(name: str) -> None:
+    instance = FieldInstance.draw(1)
+    algebra: Any = FieldAlgebra(instance)
+    for program, overlap in planned(name):
+        args = [instance.random(f"x{i}", t.shape) for i, t in enumerate(program.block.args)]
+        found, wanted = Run(program, args, algebra, overlap).run(), run_block(program.block, args, algebra)
+        for one, other in zip(found, wanted, strict=True):
+            both = one.defined & other.defined
+            assert both.any() and np.array_equal(np.where(both, one.p, 0), np.where(both, other.p, 0))
+
+
+@shared_out
+def test_mutants_are_caught(share: int) -> None:
+    """A barrier dropped, a stage off by one, a tile moved, a share too small."""
+    outcomes: Counter[str] = Counter()
+    for name in NAMED:
+        for program, overlap in planned(name):
+            for what, changed in list(mutants(program))[::share]:
+                if changed == program:
+                    continue
+                if wrong(changed, overlap):
+                    outcomes["found"] += 1
+                elif right(changed, overlap, program):
+                    outcomes["as good"] += 1
+                else:
+                    outcomes["missed"] += 1
+                    print(f"{name}: {what}")
+    assert outcomes["found"] > 1500 // share
+    assert outcomes["found"] >= LEAST_CAUGHT * (outcomes["found"] + outcomes["missed"])
+    assert outcomes["as good"] < 0.25 * outcomes["found"]
+
+
+@pytest.mark.parametrize(("name", "what", "finding"), [
+    ("norm, bulk", "code: RELEASE lost", "wait for each other|handed back"),
+    ("norm, bulk", "code: FENCE lost", "a stage is handed back while loads from it are on their way"),
+    ("norm, bulk", "loader: ACQUIRE lost", "a stage that is not empty"),
+    ("norm, three stages", "code: Landed newer +1", "read before it is there"),
+    ("norm, three stages", "stages -1", "stages"),
+    ("safe, keys split", "code: BARRIER lost", "without a barrier"),
+    ("safe, warpgroups", "code: Change lost", "has not followed its maximum"),
+    ("gain", "code: Zeros lost", "added to before it is there"),
+    ("three products", "code: Warps doubled", "adds twice"),
+    ("norm, odd extents", "code: Save vectors width +1", "vectors of 2"),
+])  # fmt: skip
+def test_findings_by_name(name: str, what: str, finding: str) -> None:
+    """One of the mutants of this kind, at least, is found for this reason."""
+    (program, overlap), *_ = planned(name)
+    found = [wrong(changed, overlap) for called, changed in mutants(program) if called == what]
+    assert any(re.search(finding, text) for texts in found for text in texts), found
