@@ -7,7 +7,7 @@ compile-time constants only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from mirage_nb.codegen.reader import Reader
@@ -76,7 +76,7 @@ class TileText:
 
     def _kept(self, reader: Reader, result: str, value: int, index: Multi, walked: Vectors) -> None:
         leaf = locate(self.scope, value, index, walked.dim, walked.width)
-        store_vector(self.out, reader, result, leaf, self.program.stored[value])
+        store_vector(self.out, reader, [result], leaf, self.program.stored[value])
 
     def save(self, to: Save) -> None:
         """The same to device memory."""
@@ -88,7 +88,7 @@ class TileText:
             result = reader.read(to.source, index, to.vectors.dim)
             at = _shifted(scope, index, to.along, to.source)
             leaf = output_leaf(scope, attrs, f"o{to.output}", at, scope.shape(saved), type_, to.vectors.width)
-            store_vector(self.out, reader, result, leaf, type_.dtype)
+            store_vector(self.out, reader, [result], leaf, type_.dtype)
 
     def start(self, registers: str, kind: AccumKind, count: int) -> None:
         """Registers at an accumulator's neutral element."""
@@ -144,23 +144,24 @@ def output_leaf(
     return masked(leaf, at, out_type.shape, over, len(tile) - 1 if width > 1 else None, width, reach)
 
 
-def store_vector(out: Writer, reader: Reader, result: str, leaf: Leaf, dtype: DType) -> None:
-    """What the reader computed goes to memory, rounded to `dtype`."""
-    width, target = reader.width, c_type(dtype)
+def store_vector(out: Writer, reader: Reader, results: Sequence[str], leaf: Leaf, dtype: DType) -> None:
+    """What the reader computed goes to memory, rounded to `dtype`; elements of several results take turns."""
+    width, target, turns = reader.width, c_type(dtype), len(results)
     out.lines(reader.loads)
-    if width == 1:
+    if width * turns == 1:
         out.lines(reader.body)
-        out.line(f"{_when(leaf.inside)}{leaf.pointer}[{leaf.offset}] = from_float<{target}>({result});")
+        out.line(f"{_when(leaf.inside)}{leaf.pointer}[{leaf.offset}] = from_float<{target}>({results[0]});")
         return
     if not leaf.whole:
         with out.unrolled("v", width):
             out.lines(reader.body)
-            out.line(f"{_when(leaf.each_inside)}{leaf.pointer}[{leaf.element}] = from_float<{target}>({result});")
+            out.line(f"{_when(leaf.each_inside)}{leaf.pointer}[{leaf.element}] = from_float<{target}>({results[0]});")
         return
-    out.line(f"Vec<float, {width}> y;")
-    with out.unrolled("v", width):
+    out.line(f"Vec<float, {width * turns}> y;")
+    with out.unrolled("v", width) as v:
         out.lines(reader.body)
-        out.line(f"y[v] = {result};")
+        for turn, result in enumerate(results):
+            out.line(f"y[{v if turns == 1 else f'{v} * {turns} + {turn}'}] = {result};")
     out.line(f"{_when(leaf.inside)}store({leaf.pointer} + ({leaf.offset}), from_floats<{target}>(y));")
 
 

@@ -11,21 +11,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from mirage_nb.codegen.maps import each, output_leaf, store_vector
+from mirage_nb.codegen.placing import Part, alternate, parts
 from mirage_nb.codegen.reader import Reader, counted, loaded
 from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.ir import DimAttrs, InIterAttrs, Op, OpKind, OutSaverAttrs, TensorType, ThreadGraph, TransposeAttrs
-from mirage_nb.optimize.access import Scope, operand_leaf
+from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, TensorType, ThreadGraph
+from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, spread_leaf
 from mirage_nb.optimize.layout import read_once
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.register_resident import Resident
 from mirage_nb.tile.index import Index, Multi, broadcast_index, linear, named, unravel, vector_reads
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES
-from mirage_nb.tile.register_resident import PLACING, partial_sets
+from mirage_nb.tile.register_resident import partial_sets
 from mirage_nb.tile.sharing import Vectors
 from mirage_nb.tile.sketch import REDUCTIONS
 
@@ -203,6 +204,13 @@ class ResidentText:
                     with out.unrolled("v", width) as v:
                         out.line(f"h{value}[{slot}][{v}] = {counted(source.element, source.each_inside)};")
                     continue
+                if (spread := spread_leaf(self.scope, attrs, at, dim, width)) is not None:
+                    with out.block():
+                        apart = width * spread.step
+                        out.line(f"const Vec<{c_type(type_.dtype)}, {apart}> run = {loaded(apart, spread.leaf)};")
+                        with out.unrolled("v", width) as v:
+                            out.line(f"h{value}[{slot}][{v}] = run[{v} * {spread.step} + {spread.first}];")
+                    continue
                 if not source.whole and width > 1:
                     with out.unrolled("v", width) as v:
                         element = f"{source.pointer}[{source.element}]"
@@ -347,76 +355,38 @@ class ResidentText:
 
     # Results
 
-    def _save(self, number: int, value: int, attrs: OutSaverAttrs, out_type: TensorType, kept: Multi) -> None:
+    def _save(self, number: int, value: int, attrs: OutSaverAttrs, type_: TensorType, kept: Multi) -> None:
         self.out.line(f"// output {number} = %{value}")
-        for source, path in self._parts(value):
-            self._save_part(f"o{number}", source, path, attrs, out_type, kept)
+        found = parts(self.scope, value)
+        width = self.resident.vector(self._shape(found[0].source))
+        for group in [found] if alternate(found, width) else [[part] for part in found]:
+            shape = self._shape(group[0].source)
+            once = self.resident.shared and not self.resident.long(shape)
+            with self.out.block("if (place == 0)") if once else nullcontext(), self._slots(shape, kept) as (at, place):
+                run = self._leaf(group[0], number, attrs, type_, place, len(group))
+                if run.whole or len(group) == 1:
+                    self._save_vector(group, run, type_, at)
+                    continue
+                for part in group:
+                    self._save_vector([part], self._leaf(part, number, attrs, type_, place), type_, at)
 
-    def _parts(self, value: int, path: tuple[Placing, ...] = ()) -> Iterator[tuple[int, tuple[Placing, ...]]]:
-        """What a saved value consists of, and what says where each part is saved, in order."""
-        op, shape = self.scope.ops[value], self.scope.shape(value)
-        if op.kind not in PLACING:
-            yield value, path
-            return
-        before = 0
-        for source in op.inputs:
-            lies = self.scope.shape(source)
-            yield from self._parts(source, (Placing(op, lies, shape, before), *path))
-            before += lies[op.attrs.dim] if isinstance(op.attrs, DimAttrs) else 0
+    def _leaf(
+        self, part: Part, number: int, attrs: OutSaverAttrs, type_: TensorType, place: Multi, together: int = 1
+    ) -> Leaf:
+        """Where a vector of a result is saved; of so many results `together`, which take turns."""
+        width = self.resident.vector(self._shape(part.source))
+        whole = together > 1 or part.keeps(width)
+        at = place if whole else (*place[:-1], place[-1] + named("v", width))
+        index, count = part.at(self._place(part.source, at)), width * together if whole else 1
+        leaf = output_leaf(self.scope, attrs, f"o{number}", index, part.whole, type_, count)
+        return leaf if whole else replace(leaf, whole=False, element=leaf.offset, each_inside=leaf.inside)
 
-    def _save_part(
-        self, output: str, source: int, path: tuple[Placing, ...], attrs: OutSaverAttrs, type_: TensorType, kept: Multi
-    ) -> None:
-        out, resident, scope = self.out, self.resident, self.scope
-        shape, lies = self._shape(source), scope.shape(source)
-        width = resident.vector(shape)
-        once = resident.shared and not resident.long(shape)
-        whole = all(placing.keeps(width) for placing in path)
-        with (
-            out.block("if (place == 0)") if once else nullcontext(),
-            self._slots(shape, kept) as (at, place),
-            out.block(),
-        ):
+    def _save_vector(self, group: list[Part], leaf: Leaf, type_: TensorType, at: Multi) -> None:
+        """A vector of a result; of several, whose elements take turns, one run."""
+        width = self.resident.vector(self._shape(group[0].source))
+        with self.out.block():
             reader = self._reader(at, width)
-            result = self._read(reader, source)
-            index = self._place(source, place if whole else (*place[:-1], place[-1] + named("v", width)))
-            for placing in path:
-                index, lies = placing.at(index), placing.shape
-            leaf = output_leaf(scope, attrs, output, index, lies, type_, width if whole else 1)
-            if not whole:
-                leaf = replace(leaf, whole=False, element=leaf.offset, each_inside=leaf.inside)
-            store_vector(out, reader, result, leaf, type_.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class Placing:
-    """An operator between a result and where it is saved: how its operand lies, how what it makes, and the places in
-    front of this operand along the dimension of a concatenation."""
-
-    op: Op
-    lies: tuple[int, ...]
-    shape: tuple[int, ...]
-    before: int
-
-    def keeps(self, width: int) -> bool:
-        """Whether the elements of a vector still lie one behind the other."""
-        match self.op.attrs:
-            case TransposeAttrs(perm=perm) if perm[-1] != len(perm) - 1:
-                return False
-            case TransposeAttrs() | DimAttrs():
-                return self.lies[-1] % width == 0
-            case _:
-                return True
-
-    def at(self, index: Multi) -> Multi:
-        """Where an element of the operand is in the result."""
-        match self.op.attrs:
-            case TransposeAttrs(perm=perm):
-                return tuple(index[dim] for dim in perm)
-            case DimAttrs(dim=along):
-                return tuple(part + self.before if dim == along else part for dim, part in enumerate(index))
-            case _:
-                return unravel(linear(index, self.lies), self.shape)
+            store_vector(self.out, reader, [self._read(reader, part.source) for part in group], leaf, type_.dtype)
 
 
 def _reduces(kind: OpKind) -> bool:

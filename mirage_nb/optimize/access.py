@@ -217,6 +217,31 @@ def operand_leaf(scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Inde
     return masked(leaf, at, shape, block.overhanging(attrs), dim, width, reach, window)
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Elements that are `step` apart: the run that they lie in, and the place of the first of them there."""
+
+    leaf: Leaf
+    step: int
+    first: int
+
+
+def spread_leaf(scope: Scope, attrs: InIterAttrs, index: Multi, dim: int | None, width: int) -> Spread | None:
+    """The aligned run around `width` elements of a window that takes every second or fourth; None of others."""
+    block, window = scope.block, scope.windows.get(attrs.arg)
+    step = window.strides[dim] if window is not None and dim is not None else 1
+    bounded = any(block.overhanging(attrs)) or attrs.arg in scope.reaches.operands
+    if window is None or step not in (2, 4) or bounded or any(places is not None for places in window.inside):
+        return None
+    offset = Index(const=window.offset)
+    for first, part, stride in zip(device_start(block, attrs, Index()), index, window.strides, strict=True):
+        offset = offset + (first + part) * stride
+    begin = Index(offset.terms, offset.const // step * step)
+    if not begin.multiple_of(step * width) or begin.limit + step * width > window.elements:
+        return None
+    return Spread(Leaf(f"x{attrs.arg}", begin.bare, begin.bare, True, True), step, offset.const % step)
+
+
 def grid_part(block: BlockGraph, split: tuple[int | None, ...], dim: int) -> Index:
     """Which part of data dimension `dim` this block has, in a space split by imap or omap `split`.
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from mirage_nb.codegen import Options, emit
-from mirage_nb.ir import DimAttrs, DType, KernelGraph, OpKind, ReshapeAttrs, TransposeAttrs
+from mirage_nb.ir import DimAttrs, DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, SliceAttrs, TransposeAttrs
 from mirage_nb.optimize import plan
 from mirage_nb.optimize.register_resident import Resident
 from mirage_nb.runtime.execution.buffers import decode, encode
@@ -333,7 +333,7 @@ def rope(order: tuple[int, ...], along: int, split: int = 64, summed: bool = Fal
 
 @pytest.mark.parametrize(
     ("order", "along", "split", "stores"),
-    [((1, 2, 0, 3, 4), 0, 64, "store("), ((1, 2, 3, 4, 0), 0, 64, "= from_float<f16>"),
+    [((1, 2, 0, 3, 4), 0, 64, "store("), ((1, 2, 3, 4, 0), 0, 64, "Vec<float, 4> y"),
      ((0, 1, 2, 4, 3), 4, 64, "= from_float<f16>"), ((1, 2, 0, 3, 4), 3, 4, "= from_float<f16>"),
      ((0, 1, 2, 3, 4), 4, 64, "store(")],
 )  # fmt: skip
@@ -347,3 +347,16 @@ def test_results_that_are_concatenated_are_saved_from_registers(
     source = emit(graph, H200, options).source
     assert "MIRAGE_DYNAMIC_SHARED" not in source and (summed or stores in source)
     check(graph, options)
+
+
+@pytest.mark.parametrize(("first", "step", "run"), [(0, 2, 4), (1, 2, 4), (3, 4, 8), (0, 3, 0), (2, 2, 0)])
+def test_elements_that_are_a_few_apart_are_loaded_with_what_lies_between(first: int, step: int, run: int) -> None:
+    """Pairs of a rope were loaded element by element: 305 us where vectors take 96, on an H100."""
+    graph = KernelGraph.start(Input("X", tensor((6, 4, 128 * step // 2))))
+    graph = graph.append(Op(OpKind.SLICE, (0,), SliceAttrs(2, first, 64 if first < 2 else 60, step)))
+    b = Block(graph.types[1:], (6,))
+    b.save(b.op(OpKind.EXP, b.read(0, (0,))), (0,))
+    graph = graph.append(Op(OpKind.GRAPH, (1,), body=b.graph)).returning((2,))
+    source = emit(graph, H200, Options(warps=4)).source
+    assert (f"run = load<{run}>" in source) if run else "run" not in source
+    check(graph, Options(warps=4))
