@@ -130,9 +130,9 @@ def result_count(op: Op) -> int:
     """Number of values that `op` defines."""
     if op.kind is OpKind.OUT_SAVER:
         return 0
-    if op.kind in (OpKind.GRAPH, OpKind.FUSED) and op.body is not None:
-        return len(op.body.output_types)
-    return 1
+    if op.body is None or op.kind not in (OpKind.GRAPH, OpKind.FUSED):
+        return 1
+    return len(op.body.savers if isinstance(op.body, BlockGraph) else op.body.outputs)
 
 
 def infer(op: Op, operands: tuple[TensorType, ...], level: Level, space: MemSpace) -> TensorType:
