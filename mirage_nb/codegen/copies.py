@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from mirage_nb.codegen.maps import coordinates, each
+from mirage_nb.codegen.reader import Text
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs
 from mirage_nb.optimize.access import Scope, device_start, locate, operand_leaf
@@ -18,11 +19,11 @@ from mirage_nb.tile.index import Index, Multi, linear, named
 from mirage_nb.tile.staged import Bring, Carry, Fill, StagedProgram
 
 
-class CopyText:
+class CopyText(Text):
     """Writes copies. iteration: whose tiles; slot: the stage that they go to, in words and as an index."""
 
     def __init__(self, out: Writer, scope: Scope, program: StagedProgram) -> None:
-        self.out, self.scope, self.program = out, scope, program
+        super().__init__(out, scope, program)
         self.iteration, self.slot, self.stage = Index(), "", Index()
 
     @contextmanager

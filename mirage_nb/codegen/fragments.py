@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 from mirage_nb.codegen.maps import output_leaf
 from mirage_nb.codegen.matmul import clamped
-from mirage_nb.codegen.reader import Reader
-from mirage_nb.codegen.writer import Writer, c_type, extents
+from mirage_nb.codegen.reader import Reader, Text
+from mirage_nb.codegen.writer import c_type, extents
 from mirage_nb.ir import OutSaverAttrs
-from mirage_nb.optimize.access import Leaf, Scope, locate
+from mirage_nb.optimize.access import Leaf, locate
 from mirage_nb.tile.bodies import Region
 from mirage_nb.tile.index import Index, Multi, named
 from mirage_nb.tile.placement import Place
@@ -29,7 +29,6 @@ from mirage_nb.tile.staged import (
     LeaveRows,
     Pack,
     SaveRows,
-    StagedProgram,
     SumPacked,
     fragment,
 )
@@ -38,11 +37,8 @@ WIDTH = 4
 """Elements that a lane stores at once."""
 
 
-class FragmentText:
+class FragmentText(Text):
     """Writes statements of a region."""
-
-    def __init__(self, out: Writer, scope: Scope, program: StagedProgram) -> None:
-        self.out, self.scope, self.program = out, scope, program
 
     @property
     def region(self) -> Region:

@@ -1,8 +1,7 @@
 """One kernel: a block plan becomes a `__global__` function that calls the device library.
 
-In: a block plan, the constants among its operands, a name. Out: CUDA C++ and the launch parameters.
-Invariant: shared memory is read only after a barrier that follows the write (the plan's barriers), and an
-asynchronous copy is read only after the wait that completes it and a barrier.
+In: a block plan, the constants among its operands, a name. Out: CUDA C++ and the launch parameters. Invariant: of a
+block whose tiles pass through shared memory the statements of its staged program are printed, and nothing else.
 """
 
 from __future__ import annotations

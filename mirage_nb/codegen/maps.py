@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
-from mirage_nb.codegen.reader import Reader
+from mirage_nb.codegen.reader import Reader, Text
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, DType, OutSaverAttrs, TensorType
 from mirage_nb.optimize.access import Leaf, Scope, grid_part, locate, masked
 from mirage_nb.tile.index import Index, Multi, broadcast_dim, broadcast_index, linear, named, unravel
 from mirage_nb.tile.register_resident import AHEAD
 from mirage_nb.tile.sharing import Vectors
-from mirage_nb.tile.staged import Add, Compute, Leave, Move, Save, StagedProgram
+from mirage_nb.tile.staged import Add, Compute, Leave, Move, Save
 
 
 def coordinates(walked: Vectors) -> tuple[list[str], Multi]:
@@ -55,11 +55,8 @@ def each_slot(out: Writer, scope: Scope, walked: Vectors, most: int | None = Non
             yield index, slot
 
 
-class TileText:
+class TileText(Text):
     """Writes them."""
-
-    def __init__(self, out: Writer, scope: Scope, program: StagedProgram) -> None:
-        self.out, self.scope, self.program = out, scope, program
 
     def compute(self, to: Compute) -> None:
         """A value, by threads that compute it."""

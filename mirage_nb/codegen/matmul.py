@@ -11,22 +11,19 @@ import math
 from contextlib import nullcontext
 
 from mirage_nb.codegen.maps import each, each_slot
-from mirage_nb.codegen.reader import Reader
-from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.optimize.access import Scope, locate, trace
+from mirage_nb.codegen.reader import Reader, Text
+from mirage_nb.codegen.writer import c_type
+from mirage_nb.optimize.access import locate, trace
 from mirage_nb.tile.index import Index, Multi, broadcast_index, named, unravel
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Side, Tiling
-from mirage_nb.tile.staged import Dot, Load, Multiply, MultiplyPacked, MultiplyPanels, StagedProgram, Unload
+from mirage_nb.tile.staged import Dot, Load, Multiply, MultiplyPacked, MultiplyPanels, Unload
 
 UNROLL_LIMIT = 8
 """Depth tiles that are unrolled; more of them stay a loop."""
 
 
-class ProductText:
+class ProductText(Text):
     """Writes products."""
-
-    def __init__(self, out: Writer, scope: Scope, program: StagedProgram) -> None:
-        self.out, self.scope, self.program = out, scope, program
 
     def place(self, tiling: Tiling | None) -> None:
         """Name this warp's place in a split."""

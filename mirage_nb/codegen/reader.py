@@ -8,13 +8,25 @@ operators stays in registers (the thread graph of the paper).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mirage_nb.codegen.operators import CUDA, number
 from mirage_nb.codegen.thread_values import ThreadReader, repeated
+from mirage_nb.codegen.writer import Writer
 from mirage_nb.ir import ConstAttrs, DimAttrs, InIterAttrs, Op, OpKind, RepeatAttrs, ThreadGraph
 from mirage_nb.optimize.access import Leaf, Scope, locate, operand_leaf, view
 from mirage_nb.tile.index import Index, Multi, broadcast_index, named, operand_dims
 from mirage_nb.tile.placement import Place
+from mirage_nb.tile.staged import StagedProgram
+
+
+@dataclass(slots=True)
+class Text:
+    """Writes statements of a staged program, whose values are read in a scope."""
+
+    out: Writer
+    scope: Scope
+    program: StagedProgram
 
 
 class Reader:

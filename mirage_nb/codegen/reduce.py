@@ -8,20 +8,17 @@ a reduction that feeds an accumulator keeps one partial result per thread until 
 from __future__ import annotations
 
 from mirage_nb.codegen.maps import emit_fold
-from mirage_nb.codegen.reader import Reader
-from mirage_nb.codegen.writer import Writer, c_type
+from mirage_nb.codegen.reader import Reader, Text
+from mirage_nb.codegen.writer import c_type
 from mirage_nb.ir import AccumKind
-from mirage_nb.optimize.access import Scope, locate
+from mirage_nb.optimize.access import locate
 from mirage_nb.tile.index import Multi, named, unravel
 from mirage_nb.tile.sharing import Extents, Share
-from mirage_nb.tile.staged import Partial, Reduce, StagedProgram, Total
+from mirage_nb.tile.staged import Partial, Reduce, Total
 
 
-class ReductionText:
+class ReductionText(Text):
     """Writes reductions."""
-
-    def __init__(self, out: Writer, scope: Scope, program: StagedProgram) -> None:
-        self.out, self.scope, self.program = out, scope, program
 
     def write(self, statement: Partial | Reduce | Total) -> None:
         """One of them."""

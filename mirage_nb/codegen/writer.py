@@ -54,9 +54,6 @@ class Writer:
 
 _NAMES = {DType.F16: "f16", DType.BF16: "bf16", DType.F32: "float"}
 
-TYPES = frozenset({*_NAMES.values(), "double"})
-"""Names that nothing else in a kernel may have."""
-
 
 def c_type(dtype: DType) -> str:
     """The device library's name of an element type. Raises EmitError for f64."""

@@ -1,8 +1,8 @@
 """The plan of a muGraph: thread graphs, placement, layouts, schedule and memory, beside the graph.
 
 In: a frozen muGraph, a target, emission options. Out: a frozen `Plan`; the muGraph that it carries has
-its elementwise chains fused, nothing else is changed. Invariant: emitting a plan needs no further choice
-(paper section 6).
+its elementwise chains fused, nothing else is changed. Invariant: emitting a plan needs no further choice, what follows
+from what stands around a kernel (`staged_program`) aside (paper section 6).
 """
 
 from __future__ import annotations
