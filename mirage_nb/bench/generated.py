@@ -86,6 +86,8 @@ class _Drawing:
                     break
                 continue
             value = self._argument(parameter)
+            if parameter.name == "index" or (function == "one_hot" and parameter.kind is Kind.TENSOR):
+                value = f"floor({value})"
             named = parameter.keyword_only or (parameter.default is not None and parameter.kind not in REST)
             texts.append(f"{parameter.name}={value}" if named else value)
         return f"{function}({', '.join(texts)})"

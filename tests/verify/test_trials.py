@@ -28,6 +28,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.lang import parse
+from mirage_nb.verify.fields.indices import compared
 from mirage_nb.verify.fields.lax import inspect
 from mirage_nb.verify.trials import MAX_TRIALS, draw_trial, trial_seed, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -437,3 +438,12 @@ def test_a_size_is_the_same_in_both_graphs_and_nothing_is_summed_along_it() -> N
     summed = parse("X: f32[8, 6]\nreturn X * 2 + X[:1] * 0 * (sum(X * 0 + 1, axis=0, keepdims=True) - 8)").graph
     with pytest.raises(NamedSizeError):
         verify(program, replace(summed, inputs=program.inputs))
+
+
+def test_inputs_that_are_only_compared_are_numbers_of_places_too() -> None:
+    """Of other real numbers hardly two are equal: a diagonal would be zeros, and what it divides by, too."""
+    head = "C: f32[6, 6]\nn: i64[6]\nm: i64[6]\ns = sqrt(sum(where(n[:, None] == m, C, 0), 1))\nreturn "
+    lines = "C / (s[:, None] * s)", "C / s[:, None] / s", "C / (s[:, None] * s[:, None])"
+    program, right, wrong = (parse(head + line).graph for line in lines)
+    assert compared(program) == {"n", "m"}
+    assert verify(program, right).accepted and verify(program, wrong).kind is VerdictKind.REFUTED

@@ -200,7 +200,7 @@ OF_CHOICES = (
 """Combinations of choices, and forms that are none."""
 
 
-TABLES = "".join(f"{name}: f32[4, 6]\n" for name in "XYM") + "I: f32[4]\nT: f32[5, 6]\nW: f32[6, 6]\n"
+TABLES = "".join(f"{name}: f32[4, 6]\n" for name in "XYM") + "I: i64[4]\nT: f32[5, 6]\nW: f32[6, 6]\n"
 OF_FUNCTIONS = (
     # Masks, choices, numbers that are rounded or picked, running sums, slices, convolutions, routing, other outputs.
     ("softmax(where(M, X, -inf))", "softmax(where(M * M, X, -inf)) + 0 * log(M * M)"),
@@ -269,7 +269,7 @@ OF_FUNCTIONS = (
     ("take(T, I)", "take(T, I) + where(I == 4, 1, 0)[:, None]"),
     ("one_hot(I, 5)", "one_hot(I + 1, 5)"),
     ("one_hot(I, 5) @ T", "one_hot(I, 5) @ T + 1e-20 * I[:, None]"),
-    ("one_hot(I, 5) @ T", "take(T, floor(I))"),
+    ("where(M[:, :1] == arange(5), 1, 0) @ T", "take(T, floor(M[:, 0]))"),
     ("one_hot(I, 5) @ T", "take(T, abs(I))"),
     ("gather(X, one_hot(I, 4) * 1.0, 1)[:, :4]", "X[:, :4] * 1"),
     ("take(T, I)", "take(T, minimum(I, 3))"),

@@ -48,6 +48,22 @@ def indices(program: KernelGraph) -> dict[str, int]:
     return {name: extent for name, extent in found.items() if name not in other | returned}
 
 
+def compared(program: KernelGraph) -> frozenset[str]:
+    """Inputs that are read only to be compared, with each other or with anything else; by their names."""
+    sources: dict[int, str] = {n: i.name for n, i in enumerate(program.inputs) if i.type.shape}
+    found, other = set[str](), {sources[v] for v in program.outputs if v in sources}
+    differences = _compared(program)
+    for op, (value, *_) in program.definitions():
+        held = {sources[v] for v in op.inputs if v in sources}
+        if held and (Trait.VIEW in OPS[op.kind].traits or op.kind is OpKind.CAST) and len(op.inputs) == 1:
+            sources[value] = min(held)
+        elif value in differences or op.kind in (OpKind.EQUAL, OpKind.GREATER):
+            found |= held
+        else:
+            other |= held
+    return frozenset(found - other)
+
+
 def _compared(program: KernelGraph) -> set[int]:
     """Values that are read by comparisons with zero only."""
     read: dict[int, bool] = {}

@@ -31,8 +31,9 @@ from mirage_nb.ir import ClampAttrs, ConstAttrs, KernelGraph, TensorType
 from mirage_nb.ir.ops import Shape
 from mirage_nb.verify.defined.covered import Asked, defined_by_form, uncovered
 from mirage_nb.verify.defined.gaps import Seen, Suspect, gaps
+from mirage_nb.verify.fields.indices import compared
 from mirage_nb.verify.fields.lax import all_ops
-from mirage_nb.verify.reals.points import KINDS, ZEROS, point
+from mirage_nb.verify.reals.points import COUNTED, KINDS, ZEROS, counted, point
 from mirage_nb.verify.verdict import Looked, Outcome, Witness
 
 WHOLE, SAMPLED = 20_000, 120_000
@@ -183,6 +184,13 @@ class _Look:
             self.points += 1
             draw = point(kind, self.seed)
             seen.append((draw, self.take(kind.name, draw, close=kind.close)))
+            if self.witness is not None:
+                return self.result()
+        names = compared(self.left.graph)
+        for kind, step in COUNTED if names else ():
+            self.points += 1
+            draw = counted(point(kind, self.seed + step), names, step)
+            seen.append((draw, self.take("numbers of places", draw, close=True)))
             if self.witness is not None:
                 return self.result()
         if most >= len(KINDS) and not self.right.slice.is_total:

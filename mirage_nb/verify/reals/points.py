@@ -137,6 +137,21 @@ KINDS = (
 """The most telling ones first."""
 ZEROS = tuple(kind for kind in KINDS if kind.fill in (_sparse, _with_zeros))
 """At their points some elements are 0 and some are not."""
+COUNTED = tuple((kind, step) for kind in KINDS if kind.name in ("positive", "around 1") for step in (1, 2))
+"""What other inputs are, and how far it is from one place to the next, where those that are only compared count."""
+
+
+def counted(start: Draw, names: frozenset[str], step: int) -> Draw:
+    """A point with numbers of places in these inputs: of any other real numbers hardly two are equal."""
+
+    def draw(name: str, at: Index) -> Array:
+        if name not in names:
+            return start(name, at)
+        found = np.empty(len(at), object)
+        found[:] = [fmpq(step * place) for place in at.tolist()]
+        return found
+
+    return draw
 
 
 def between(start: Draw, end: Draw, share: object) -> Draw:
