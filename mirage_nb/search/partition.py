@@ -27,7 +27,7 @@ from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.windows import MOVING
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
-from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, Whole, is_heavy, settled
+from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, Whole, is_heavy
 from mirage_nb.search.sizes.coarse import coarse_us, one_tile_fits
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target
@@ -91,6 +91,7 @@ def partition(
     inside: Collection[int] = (),
     library: Sequence[Match] = (),
     is_over: IsOver = never,
+    told: Callable[[KernelGraph], KernelGraph] | None = None,
 ) -> tuple[Piece, ...]:
     """The pieces of a program, in an order in which each finds what it reads; outputs that are inputs or constants
     need none, what no output needs is left out.
@@ -104,11 +105,16 @@ def partition(
             depend on no input are made again wherever they are read.
         library: what kernels of a library compute whole, each a piece of its own.
         is_over: asked before groups are looked at; once it is so, no more are joined.
+        told: the program of a piece as it will be searched, which its estimate is of; default: as it was cut.
 
     Raises:
         SearchError: an operator is no pre-defined one.
     """
-    return _Partition(graph, target, grain, inside, library, is_over).pieces()
+    return _Partition(graph, target, grain, inside, library, is_over, told or _as_cut).pieces()
+
+
+def _as_cut(graph: KernelGraph) -> KernelGraph:
+    return graph
 
 
 class _Partition:
@@ -122,10 +128,11 @@ class _Partition:
         inside: Collection[int],
         library: Sequence[Match],
         is_over: IsOver,
+        told: Callable[[KernelGraph], KernelGraph],
     ) -> None:
         if any(op.body is not None for op in graph.ops):
             raise SearchError("only pre-defined operators are partitioned", hint="give the tensor program")
-        self.graph, self.target, self.grain, self.is_over = graph, target, grain, is_over
+        self.graph, self.target, self.grain, self.is_over, self.told = graph, target, grain, is_over, told
         self.program = Whole.of(graph)
         self.maker = self.program.maker
         self.uses = graph.uses()
@@ -258,8 +265,7 @@ class _Partition:
         known = self.known.get(piece.digest)
         if known is None:
             self.looked_at += len(members)
-            again = all(self.maker[value].kind is not OpKind.ARANGE for value in members)
-            prepared = prepare(settled(piece.graph) if again and self.grain.looped else piece.graph)
+            prepared = prepare(self.told(piece.graph))
             fits = not prepared.refused and (self.grain.looped or one_tile_fits(prepared, self.target))
             known = coarse_us(prepared, self.target) if fits else math.inf
             if len(members) == 1:

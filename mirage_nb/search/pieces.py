@@ -38,26 +38,6 @@ def is_heavy(graph: KernelGraph, op: Op) -> bool:
     return op.kind in HEAVY and graph.types[op.inputs[0]].shape[-1] > NARROW
 
 
-def settled(graph: KernelGraph) -> KernelGraph:
-    """The program where what depends on no input, as a mask of places, is read: it is the same in every call."""
-    same: set[int] = set()
-    for op, values in graph.definitions():
-        if same.issuperset(op.inputs):
-            same.update(values)
-    made = [(op, value) for op, (value, *_) in graph.definitions() if value in same and op.kind is not OpKind.CONST]
-    read = {v for op, (made, *_) in graph.definitions() if made not in same for v in op.inputs}
-    held = [value for _, value in made if value in read]
-    if not held or not same.isdisjoint(graph.outputs):
-        return graph
-    inputs = (*graph.inputs, *(Input(f"same{n}", graph.types[value]) for n, value in enumerate(held)))
-    told = Rewrite(KernelGraph.start(*inputs))
-    told.held = {v: v for v in range(graph.input_count)} | {v: graph.input_count + n for n, v in enumerate(held)}
-    for op, values in graph.definitions():
-        if values[0] not in same or op.kind is OpKind.CONST:
-            told.copy(op, values)
-    return told.returning(graph)
-
-
 Cut = frozenset[int]
 """The values that are stored between kernels."""
 

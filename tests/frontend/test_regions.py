@@ -244,3 +244,24 @@ def test_attention_under_a_mask_that_the_model_makes_is_one_region() -> None:
     assert region.operators.count("bmm") == 2 and len(region.reads) == 3
     entry = Entry.of(region, None, find_target("h200"))
     assert entry.fused_us is not None and entry.fused_us < entry.apart_us and not entry.unsaid
+
+
+@torch.no_grad()
+def test_pairs_within_heads_and_shifted_rows_are_read_where_they_lie() -> None:
+    """An estimate is of a region as it is searched: heads are a dimension of what is read, which pads lie in."""
+
+    def rotated(x: torch.Tensor, w: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        one, other = (x @ w).view(1, 512, 16, 64).unflatten(-1, (32, 2)).unbind(-1)
+        turned = torch.stack([one * c - other * s, one * s + other * c], -1).flatten(-2)
+        return turned.transpose(1, 2) @ x.view(1, 512, 16, 64).permute(0, 2, 3, 1)
+
+    def shifted(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        before = torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
+        return (x * a + before * (1 - a)) * b
+
+    wide = [torch.empty(shape).half() for shape in ((512, 1024), (1024, 1024), (512, 1, 32), (512, 1, 32))]
+    first, turn, last = regions_of(rotated, *wide).found
+    assert sorted(turn.operators) == ["add", *["mul"] * 4, "sub"]
+    assert first.operators == ("mm",) and "bmm" in last.operators
+    (one,) = regions_of(shifted, torch.empty(2, 512, 256), torch.empty(256), torch.empty(256)).found
+    assert OpKind.PAD in {op.kind for op in one.graph.ops} and not one.seams

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 
 from mirage_nb.frontend.aten.terms import Left
 from mirage_nb.frontend.compiled.regions import Region, region_of
+from mirage_nb.frontend.compiled.shapes import as_priced
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.search.axes import prepare
-from mirage_nb.search.pieces import VIEWS, Piece, is_heavy, pieces, settled
+from mirage_nb.search.pieces import VIEWS, Piece, is_heavy, pieces
 from mirage_nb.search.sizes.coarse import coarse_us
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target
@@ -43,7 +44,7 @@ def _read_by_products(graph: KernelGraph) -> Iterator[int]:
 
 def least_us(graph: KernelGraph, target: Target) -> float:
     """What a program is estimated to take as one kernel or two, or, as one operator, by a library."""
-    prepared = prepare(settled(graph))
+    prepared = prepare(as_priced(graph))
     alone = library_us(graph, graph.ops[0], target) if len(graph.ops) == 1 else math.inf
     return alone if prepared.refused else min(alone, coarse_us(prepared, target))
 

@@ -27,7 +27,7 @@ from mirage_nb.frontend.aten import POINTWISE, VIEWS
 from mirage_nb.frontend.aten.terms import Left, number
 from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.restore import restore_softmax, restore_views
-from mirage_nb.frontend.compiled.shapes import as_computed, keeps_order
+from mirage_nb.frontend.compiled.shapes import as_computed, as_priced, keeps_order
 from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.ir import KernelGraph, OpKind
@@ -235,7 +235,7 @@ def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left:
     graph, _, numbers = translation.builder.numbered(tuple((n.name, v) for v, n in outputs.items()))
     known = {number: nodes[value] for value, number in numbers.items() if value in nodes}
     inside = _inside(graph, known) | {numbers[value] for value in _on_the_way(translation, nodes) if value in numbers}
-    for piece in partition(graph, target, inside=inside):
+    for piece in partition(graph, target, inside=inside, told=as_priced):
         try:
             yield region_of(piece, known, fixed, alike)
         except Left as why:

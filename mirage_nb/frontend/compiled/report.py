@@ -15,8 +15,8 @@ from torch._dynamo.utils import counters
 
 from mirage_nb.frontend.compiled.kernels import Kernel, Settled
 from mirage_nb.frontend.compiled.regions import Region
+from mirage_nb.frontend.compiled.shapes import as_priced
 from mirage_nb.search.axes import prepare
-from mirage_nb.search.pieces import settled
 from mirage_nb.search.sizes.coarse import coarse_us
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target
@@ -40,7 +40,7 @@ class Entry:
         """With the estimates for a target."""
         graph = region.graph
         apart = sum(library_us(graph, op, target) for op in graph.ops)
-        prepared = prepare(settled(graph))
+        prepared = prepare(as_priced(graph))
         fused = None if prepared.refused else coarse_us(prepared, target)
         return cls(region, kernel, apart, fused, target, prepared.refused.partition("\n")[0])
 

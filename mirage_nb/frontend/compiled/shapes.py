@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mirage_nb.ir import DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
+from mirage_nb.ir import DimAttrs, Input, KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
 from mirage_nb.ir.ops import OPS, Shape, Trait
 from mirage_nb.ir.rewrite import Rewrite
 
@@ -32,6 +32,31 @@ def as_computed(graph: KernelGraph) -> KernelGraph:
     """The program with its inputs in the shape in which they are read, and without axes of extent 1 that only views
     and operators of single elements or other axes know."""
     return _as_read(_slim(graph))
+
+
+def as_priced(graph: KernelGraph) -> KernelGraph:
+    """A piece of a program for estimates: as it is computed, where what a kernel finds is read. What depends on no
+    input, as a mask of places, is the same in every call; what pads an input is looked at where that lies."""
+    graph = as_computed(graph)
+    found: set[int] = set()  # and constants, which are no tensors
+    lying = {*range(graph.input_count)}
+    for op, (value, *_) in graph.definitions():
+        if found.issuperset(op.inputs) or (op.kind is OpKind.PAD and lying.issuperset(op.inputs)):
+            found.add(value)
+        elif Trait.VIEW in OPS[op.kind].traits and lying.issuperset(op.inputs):
+            lying.add(value)
+    constants = {value for op, (value, *_) in graph.definitions() if op.kind is OpKind.CONST}
+    read = {v for op, (value, *_) in graph.definitions() if value not in found for v in op.inputs}
+    held = sorted((found - constants) & read)
+    if not held or not found.isdisjoint(graph.outputs):
+        return graph
+    inputs = (*graph.inputs, *(Input(f"held{n}", graph.types[value]) for n, value in enumerate(held)))
+    places = {value: value for value in range(graph.input_count)}
+    made = Rewrite(KernelGraph.start(*inputs), places | {v: graph.input_count + n for n, v in enumerate(held)})
+    for op, values in graph.definitions():
+        if values[0] not in found or values[0] in constants:
+            made.copy(op, values)
+    return made.returning(graph)
 
 
 def _slim(graph: KernelGraph) -> KernelGraph:
