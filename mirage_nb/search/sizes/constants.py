@@ -62,6 +62,11 @@ class Constants:
     """The same in the loop, where they drain pipelines."""
     held_operations: float = 0.341
     """As `vector_operations`, in a block that holds its tiles in registers."""
+    run_bytes: float = 88.0
+    """What a run of device memory takes at least of its bandwidth, where threads hold tiles: a rope in runs of 64, 32
+    and 16 bytes took 1.35, 2.75 and 6.3 times as long as in runs of 128."""
+    cached_run_bytes: float = 44.0
+    """The same where everything fits L2: 1.08, 1.35 and 3.7 times as long."""
     exchange_us: float = 0.12
     """A reduction of values that threads hold in registers."""
 

@@ -145,7 +145,7 @@ def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
     warps = {variant.warps for variant in (DEFAULT_VARIANT, *(OTHER_VARIANTS if tiles.chained else ()))}
     return Block(
         copied,
-        traffic(tiles, blocks),
+        traffic(tiles, blocks, held.fits, target, constants),
         spent,
         registers,
         blocks,

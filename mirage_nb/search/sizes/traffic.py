@@ -7,13 +7,14 @@ What hangs over the end of a tensor is brought as zeros: it takes the engine and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from mirage_nb.search.sizes.anatomy import Moved, Numbers, Part, Truths
 from mirage_nb.search.sizes.constants import Constants
-from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.sizes.tiles import SECTOR_BYTES, Tiles
 from mirage_nb.targets import Target
 
 
@@ -89,25 +90,38 @@ class Traffic:
         return longest / (target.device_bandwidth * 1e3)
 
 
-def traffic(tiles: Tiles, blocks: Numbers) -> Traffic:
-    """The bytes that a kernel moves."""
+def traffic(tiles: Tiles, blocks: Numbers, held: Truths, target: Target, constants: Constants) -> Traffic:
+    """The bytes that a kernel moves; `held`: where threads hold its tiles, whose runs in device memory they read and
+    write as they come: short ones as if they were longer."""
+    plain = _counted(tiles, blocks, lambda moved: 1.0)
+    if not held.any():
+        return plain
+    least = np.where(plain.device > target.l2_bytes, constants.run_bytes, constants.cached_run_bytes)
+
+    def times(moved: Moved) -> Numbers:
+        run = tiles.lying(moved).width
+        beside = np.where(np.mod(run, SECTOR_BYTES), SECTOR_BYTES, 0.0)
+        return np.where(held, (np.maximum(run, least) + beside) / run, 1.0)
+
+    return _counted(tiles, blocks, times)
+
+
+def _counted(tiles: Tiles, blocks: Numbers, times: Callable[[Moved], Numbers | float]) -> Traffic:
+    """The same, where every tile counts so many times."""
     unique: dict[object, Numbers] = {}
     own: list[Numbers] = []
     every: list[Numbers] = []
-    moved = np.zeros(tiles.shape)
     for read in tiles.outline.reads.values():
-        mine, whole = _moved(tiles, read)
-        moved = moved + mine
+        mine, whole = (times(read) * nbytes for nbytes in _moved(tiles, read))
         own.append(mine)
         every.append(whole)
         unique[read.tensor] = np.maximum(unique.get(read.tensor, whole), whole)
     stored = np.zeros(tiles.shape)
     for _, saved in tiles.outline.saves:
-        stored = stored + tiles.nbytes(saved) * tiles.filled(saved)
-    device = stored * blocks
-    for whole in unique.values():
-        device = device + whole
-    return Traffic(device, moved + stored, np.stack([*own, stored]), np.stack([*every, stored * blocks]))
+        stored = stored + times(saved) * tiles.nbytes(saved) * tiles.filled(saved)
+    moved = sum(own, start=stored)
+    device = sum(unique.values(), start=stored * blocks)
+    return Traffic(device, moved, np.stack([*own, stored]), np.stack([*every, stored * blocks]))
 
 
 def _moved(tiles: Tiles, read: Moved) -> tuple[Numbers, Numbers]:
