@@ -20,6 +20,7 @@ from mirage_nb.search.session.channel import Channel, Moment
 from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
 from mirage_nb.search.session.plain import read, write
 from mirage_nb.search.session.worker import (
+    INSTANCES,
     KEPT_INSTANCES,
     KEPT_REJECTED,
     POLL_SECONDS,
@@ -54,6 +55,13 @@ def test_candidates_are_correct_ranked_and_told_apart(tmp_path: Path) -> None:
         for candidate in candidates[:3]:
             assert candidate.digest == candidate.graph.digest()
             assert verify(task.program, candidate.graph).accepted
+
+
+def test_of_one_structure_there_are_more_instances(tmp_path: Path) -> None:
+    """Six sizes of a rope were timed, none of which had whole rows in a block."""
+    (task,) = tasks(tmp_path, text="X: f16[64, 4096]\nB: f16[4096]\nreturn silu(X + B)")
+    found = explore(task)
+    assert found.findings.structures == 1 and len(found.findings.candidates) == INSTANCES
 
 
 def test_only_what_may_be_handed_over_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

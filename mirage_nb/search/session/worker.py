@@ -28,7 +28,9 @@ from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.trials import screen
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
-INSTANCES_PER_STRUCTURE = 6
+INSTANCES_PER_STRUCTURE, INSTANCES = 6, 24
+"""Of every structure at least so many, and of few of them, so many in all: of what is computed element by element there
+is one structure, and its sizes decide."""
 KEPT_INSTANCES = 64
 """Candidates that one configuration hands over in the end, best estimates first."""
 KEPT_REJECTED = 8
@@ -165,7 +167,8 @@ class _Exploration:
             return
         poor = () if isinstance(structure, Assembly) else poor_axes(prepared)
         overhang = frozenset(a for a in poor if not prepared.axes[a].reduced or judged(frozenset({a}))[0].accepted)
-        most, target, limits = INSTANCES_PER_STRUCTURE, self._task.target, self._task.bounds.searched.limits
+        most = max(INSTANCES_PER_STRUCTURE, INSTANCES // self._structures)
+        target, limits = self._task.target, self._task.bounds.searched.limits
         fits = False
         worst = self._best[-1] if len(self._best) == KEPT_INSTANCES else None
         for draft in drafts(structure, prepared, target, most, overhang if poor else None, limits):
