@@ -91,7 +91,7 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     made = (value for node in computed for value in node.makes)
     shapes = {value: tuple(extents(viewed.get(value, back.get(value, value)))) for value in made}
     tile = _common(list(shapes.values()))
-    if any(len(shapes[value]) != len(tile) for value in saved):
+    if not tile or any(len(shapes[value]) != len(tile) for value in saved):
         return None
     able: Any = True
     for shape in shapes.values():

@@ -100,3 +100,10 @@ def test_reductions_that_meet_in_one_operator_are_placed() -> None:
     total, top = b.op(OpKind.SUM, x, attrs=DimAttrs(1)), b.op(OpKind.MAX, x, attrs=DimAttrs(1))
     b.save(b.op(OpKind.MUL, total, top), (None,))
     assert plan(one_kernel("X", b), H200).kernels[0] is not None
+
+
+def test_a_block_of_one_number_is_planned() -> None:
+    """There is no tile whose rows or columns threads could hold."""
+    b = Block((tensor((), DType.F32),), (1,))
+    b.save(b.reshape(b.read(0, (None,)), 1), (None,))
+    assert plan(one_kernel("X", b), H200).kernels[0] is not None

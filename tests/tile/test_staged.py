@@ -9,21 +9,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mirage_nb.errors import GraphError
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
-from mirage_nb.interp.reference import FloatAlgebra
+from mirage_nb.interp.reference import FloatAlgebra, evaluate
 from mirage_nb.interp.run import run_block
 from mirage_nb.ir import DType, KernelGraph
-from mirage_nb.optimize import Options, plan
+from mirage_nb.optimize import Options, fuse, plan
 from mirage_nb.optimize.overlap import Overlap
+from mirage_nb.optimize.plan import plan_chains, rewritten
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.staged import StagedProgram
+from tests import strategies
 from tests.codegen import mugraphs
-from tests.shares import shared_out
+from tests.shares import examples, shared_out
 from tests.tile.staged_check import validate
 from tests.tile.staged_mutants import mutants
-from tests.tile.staged_run import Run, programs
+from tests.tile.staged_run import Run, programs, run_staged
 
 H200 = TARGETS["h200"]
 NAMED: dict[str, tuple[KernelGraph, Options]] = {
@@ -82,6 +86,37 @@ def test_planned_programs_are_valid_and_right(name: str) -> None:
     for program, overlap in planned(name):
         assert validate(program, H200, overlap) == ()
         assert right(program, overlap, program)
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+@pytest.mark.parametrize("stages", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize("warps", [1, 2, 4, 8, 16])
+def test_every_ring_depth_and_warp_count(warps: int, stages: int, bulk: bool) -> None:
+    graph = mugraphs.rmsnorm_gain(m=5, columns=32, loop=8)
+    for program, overlap in programs(plan(graph, H200, Options(warps, stages, bulk))).values():
+        assert validate(program, H200, overlap) == ()
+        assert right(program, overlap, program)
+
+
+@examples(300)
+@given(
+    strategies.mugraphs(overhang=True),
+    st.builds(Options, st.sampled_from([1, 2, 4, 8]), st.integers(2, 3), st.booleans()),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_any_mugraph(graph: KernelGraph, options: Options, private: bool, seed: int) -> None:
+    """Also one in which every operator reads and writes shared memory."""
+    made = rewritten(graph)
+    planned = plan_chains(fuse(made) if private else made, H200, options, private=private)
+    for program, overlap in programs(planned).values():
+        assert validate(program, H200, overlap) == ()
+    inputs = strategies.arrays_for(graph, seed)
+    with np.errstate(all="ignore"):
+        values = run_staged(planned, [inputs[i.name] for i in graph.inputs], FLOATS)
+        for value, wanted in zip(planned.graph.outputs, evaluate(graph, inputs), strict=True):
+            found = np.broadcast_to(values[value], wanted.shape)
+            assert np.allclose(found, wanted, rtol=1e-6, atol=1e-7, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["gain", "gated", "three products", "concatenated", "attention"])
