@@ -104,7 +104,7 @@ BORROWED: dict[tuple[str, str], str] = {
     **{(LAX, name): f"lax_{name}" for name in ("clamp", "cumsum", "round", "select")},
     **{(TRITON, name): f"triton_{name}" for name in ("dot", "softmax")},
     (LAX, "max"): "maximum", (LAX, "min"): "minimum", (TRITON, "cumsum"): "lax_cumsum", (LINALG, "norm"): "linalg_norm",
-    (METHOD, "where"): "torch_where",
+    (METHOD, "where"): "torch_where", (METHOD, "copy"): "torch_copy",
     **{(METHOD, name): f"torch_{name}" for name in (
         "split", "softmax", "log_softmax", "gather", "max", "min", "transpose", "select", "cummax", "cummin",
     )},

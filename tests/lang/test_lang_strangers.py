@@ -118,6 +118,8 @@ def test_what_a_mask_leaves_out_stays_out_of_sums(written: str, plain: str) -> N
 @pytest.mark.parametrize(("written", "plain"), [
     ("y[:2] = A\ny[2:] = B", "y = concat([A, B], axis=0)"),
     ("y[:, ::2] = C\ny[:, 1::2] = D", "y = flatten(stack([C, D], axis=-1), -2)"),
+    ("y[:2].copy_(A)\ny[2:].copy_(B)", "y = concat([A, B], axis=0)"),
+    ("y.copy_(f32(A[0]))\ny.mul_(2)", "y = f16(expand(f32(A[0]), (4, 6))) * 2"),
     ("y[1:3, 2:] = A[:, 2:]", "y = pad(pad(A[:, 2:], 2, 0, axis=1), 1, 1, axis=0)"),
 ])  # fmt: skip
 def test_what_is_overwritten_leaves_no_trace(written: str, plain: str) -> None:
