@@ -21,7 +21,8 @@ ALIKE = frozenset({"aten.clone.default", "aten.alias.default", "aten.detach.defa
 """Operators of one tensor that do the same to both parts."""
 SUMS = frozenset({"aten.add.Tensor", "aten.sub.Tensor"})
 CONJUGATES = frozenset({"aten._conj.default", "aten._conj_physical.default"})
-APART = frozenset({"aten.view_as_complex.default", "aten.polar.default", "aten.mul.Tensor", *SUMS, *CONJUGATES, *ALIKE})
+MADE = frozenset({"aten.view_as_complex.default", "aten.polar.default", "aten.complex.default", "aten.exp.default"})
+APART = MADE | {"aten.mul.Tensor"} | SUMS | CONJUGATES | ALIKE
 """What is computed part by part."""
 
 
@@ -33,7 +34,8 @@ def lift_complex(graph: Any) -> None:
             if str(node.target) == "aten.view_as_real.default" and node.args[0] in known:
                 node.replace_all_uses_with(_call(graph, ATEN.stack.default, [*known[node.args[0]]], -1))
             elif _is_apart(node):
-                known[node] = _computed(graph, node, known)
+                real, imaginary = _computed(graph, node, known)
+                known[node] = real, imaginary if imaginary is not None else _call(graph, ATEN.zeros_like.default, real)
     graph.eliminate_dead_code()
 
 
@@ -53,9 +55,18 @@ def _computed(graph: Any, node: Any, known: dict[Any, Pair]) -> Pair:
         radius, angle = node.args
         cos, sin = _call(graph, ATEN.cos.default, angle), _call(graph, ATEN.sin.default, angle)
         return _call(graph, ATEN.mul.Tensor, radius, cos), _call(graph, ATEN.mul.Tensor, radius, sin)
+    if name == "aten.complex.default":
+        wide = [*node.meta["val"].shape]
+        made, second = (_call(graph, ATEN.expand.default, part, wide) for part in node.args)
+        return made, second
     real, imaginary = _parts(graph, node.args[0], known)  # of a real number times a complex one the second is None
     if name in CONJUGATES:
         return real, _call(graph, ATEN.neg.default, imaginary)
+    if name == "aten.exp.default":
+        radius = _call(graph, ATEN.exp.default, real)
+        turns = (_call(graph, one, imaginary) for one in (ATEN.cos.default, ATEN.sin.default))
+        cos, sin = (_call(graph, ATEN.mul.Tensor, radius, turn) for turn in turns)
+        return cos, sin
     if name in ALIKE:
         return _call(graph, node.target, real, *node.args[1:]), _call(graph, node.target, imaginary, *node.args[1:])
     other, turned = _parts(graph, node.args[1], known)
