@@ -47,7 +47,7 @@ from mirage_nb.lang.lowering import (
     subtract,
 )
 from mirage_nb.lang.ranges import bounds, raised
-from mirage_nb.lang.views import expand, reshaped, transpose
+from mirage_nb.lang.views import concatenated, expand, reshaped, sliced, transpose
 
 Choice = Term | Infinity
 _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.GtE, ast.Lt: ast.Gt}
@@ -302,29 +302,25 @@ def cumsum(b: Builder, x: Value, axis: int) -> Term:
 
 
 def rope(b: Builder, x: Value, cos: Value, sin: Value) -> Term:
-    """x * cos + turned(x) * sin, where turned(x) is minus the second half of the last axis, then the first.
-
-    The halves are turned by a product with [[0, -1], [1, 0]], whose elements are differences of 0 and 1.
-    """
+    """x * cos + turned(x) * sin, where turned(x) is minus the second half of the last axis, then the first."""
     if not all(b.shape(v) for v in (x, cos, sin)):
         raise ShapeError("rope: a scalar has no halves", hint="the last axis is even; cos and sin have it, too")
-    *lead, extent = b.shape(x)
+    extent = b.shape(x)[-1]
     widths = {b.shape(angles)[-1] for angles in (cos, sin)}
     if extent % 2 or len(widths) > 1 or not widths <= {extent, extent // 2}:
         raise ShapeError(
             f"rope: the last axis has extent {extent}, those of cos and sin {' and '.join(map(str, sorted(widths)))}",
             hint="the last axis is even; cos and sin are as long, or half as long",
         )
-    halves = reshaped(b, x, (*lead, 2, extent // 2))
-    sides = b.emit(OpKind.ARANGE, attrs=ArangeAttrs(2))
-    turn = b.tensor(subtract(b, reshaped(b, sides, (2, 1)), sides), "rope")
-    turned = b.emit(OpKind.MATMUL, b.tensor(cast(b.dtype(x))(b, turn), "rope"), halves)
-    of_cos, of_sin = (
-        reshaped(b, angles, (*b.shape(angles)[:-1], b.shape(angles)[-1] * 2 // extent, extent // 2))
-        for angles in (cos, sin)
-    )
-    made = b.tensor(add(b, multiply(b, halves, of_cos), multiply(b, turned, of_sin)), "rope")
-    return reshaped(b, made, (*b.shape(made)[:-2], extent))
+
+    def halves(v: Value) -> list[Value]:
+        last, half = len(b.shape(v)) - 1, extent // 2
+        return [sliced(b, v, last, at, half) if b.shape(v)[-1] == extent else v for at in (0, half)]
+
+    (x1, x2), (c1, c2), (s1, s2) = map(halves, (x, cos, sin))
+    first = b.tensor(subtract(b, multiply(b, x1, c1), multiply(b, x2, s1)), "rope")
+    second = b.tensor(add(b, multiply(b, x2, c2), multiply(b, x1, s2)), "rope")
+    return concatenated(b, (first, second), None, len(b.shape(first)) - 1)
 
 
 def one_hot(b: Builder, x: Value, classes: int) -> Term:

@@ -29,11 +29,12 @@ class Parts:
 
     @property
     def apart(self) -> frozenset[tuple[int, int]]:
-        """Inputs of `program`, and dimensions whose elements lie apart, as not all of what is behind them is taken."""
+        """Inputs of `program`, and dimensions whose elements do not lie one behind the other with those of the next one,
+        as not all of that one is taken, or not every element of theirs."""
         found = set[tuple[int, int]]()
         for number, (value, part) in enumerate(self.taken):
             for attrs in _proper(part, self.given.types[value].shape):
-                found.update((number, dim) for dim in range(attrs.dim + (attrs.step != 1)))
+                found.update((number, dim) for dim in range(attrs.dim - 1, attrs.dim + (attrs.step != 1)))
         return frozenset(found)
 
     def whole(self, graph: KernelGraph) -> KernelGraph:
