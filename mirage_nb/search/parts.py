@@ -29,8 +29,8 @@ class Parts:
 
     @property
     def apart(self) -> frozenset[tuple[int, int]]:
-        """Inputs of `program`, and dimensions whose elements do not lie one behind the other with those of the next one,
-        as not all of that one is taken, or not every element of theirs."""
+        """Inputs of `program`, and dimensions that are no run of elements with the next one, as not all of that one is
+        taken, or not every element of theirs."""
         found = set[tuple[int, int]]()
         for number, (value, part) in enumerate(self.taken):
             for attrs in _proper(part, self.given.types[value].shape):

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from mirage_nb.bench.programs import text
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.lang import parse
@@ -20,9 +21,9 @@ def rotate_half(x): return concatenate([-x[..., 16:], x[..., :16]], axis=-1)
 return """
 
 
-def said(text: str) -> KernelGraph:
+def said(program: str) -> KernelGraph:
     """The program with its concatenations last, which computes the same."""
-    graph = parse(text).graph
+    graph = parse(program).graph
     made = joined_last(graph)
     assert made.inputs == graph.inputs and made.output_types == graph.output_types
     assert made.output_names == graph.output_names
@@ -43,7 +44,7 @@ def are_last(graph: KernelGraph) -> bool:
 
 
 @pytest.mark.parametrize(
-    "text",
+    "program",
     [
         ROPE + "X * c + rotate_half(X) * s",
         ROPE + "(exp(X) * c + rotate_half(exp(X)) * s) * 0.125",
@@ -55,12 +56,12 @@ def are_last(graph: KernelGraph) -> bool:
         "A: f32[4, 6]\nB: f32[4, 6]\nv: f32[8]\nreturn exp(concatenate([A, B], axis=0)) * v[:, None]",
     ],
 )
-def test_what_is_computed_of_parts_is_put_together_last(text: str) -> None:
-    assert are_last(said(text))
+def test_what_is_computed_of_parts_is_put_together_last(program: str) -> None:
+    assert are_last(said(program))
 
 
 @pytest.mark.parametrize(
-    "text",
+    "program",
     [
         "A: f32[4, 6]\nB: f32[4, 6]\nreturn concatenate([exp(A), B], axis=1)",  # it is
         "A: f32[4, 6]\nB: f32[4, 2]\nreturn relu(concatenate([A, B], axis=1))",  # of other extents
@@ -73,8 +74,15 @@ def test_what_is_computed_of_parts_is_put_together_last(text: str) -> None:
         "A: f32[4, 6]\nB: f32[4, 6]\nY: f32[4, 12]\nreturn concatenate([A, B], axis=1) * softmax(Y)",
     ],
 )
-def test_other_concatenations_stay_where_they_are(text: str) -> None:
-    assert said(text) == parse(text).graph
+def test_other_concatenations_stay_where_they_are(program: str) -> None:
+    assert said(program) == parse(program).graph
+
+
+def test_in_front_of_halves_dimensions_are_one() -> None:
+    """Batch and heads of a rope: its halves lie apart, whole heads do not."""
+    program = text("liger_rope")
+    said(program)
+    assert {len(i.type.shape) for i in Said.of(parse(program).graph).program.inputs} == {2, 3}
 
 
 def test_random_programs_compute_the_same() -> None:
