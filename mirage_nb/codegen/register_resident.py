@@ -18,7 +18,7 @@ from mirage_nb.codegen.maps import each, output_leaf, store_vector
 from mirage_nb.codegen.placing import Part, alternate, parts
 from mirage_nb.codegen.reader import Reader, counted, loaded
 from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, TensorType, ThreadGraph
+from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, RunningAttrs, TensorType, ThreadGraph
 from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, spread_leaf
 from mirage_nb.optimize.layout import read_once
 from mirage_nb.optimize.overlap import Overlap
@@ -28,7 +28,7 @@ from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import partial_sets
 from mirage_nb.tile.sharing import Vectors
-from mirage_nb.tile.sketch import REDUCTIONS
+from mirage_nb.tile.sketch import FOLDS
 
 ONCE_BYTES = 2**20
 """Of so little that is read only once, kernels of 2 us take 3 % less where it goes past L1. Of more it is a loss where
@@ -83,7 +83,9 @@ class ResidentText:
         resident = self.resident
         if resident.warps > 1 and (resident.lanes > LANES if resident.rows else self._sets > 1):
             rescaled = [op.inputs[1] for op in self.scope.block.ops if op.kind is OpKind.RESCALED_SUM]
+            running = sum(op.kind is OpKind.RUNNING_SUM for op in self.scope.block.ops)
             folds = sum(_reduces(op.kind) for op in self.scope.block.ops) + len(set(rescaled))
+            folds += running * (resident.slots - 1)
             self.out.line(f"MIRAGE_SHARED(float, scratch, {folds * self._scratch_each});")
 
     @property
@@ -297,6 +299,9 @@ class ResidentText:
         scope, op = self.scope, self.scope.block.ops[index]
         value, operands = scope.first[index], ", ".join(f"%{v}" for v in op.inputs)
         self.out.line(f"// %{value} = {op.kind.value}({operands}): {scope.block.types[value]}")
+        if isinstance(op.attrs, RunningAttrs):
+            self._fold(f"r{value}", value, op.inputs, "sum", op.attrs)
+            return
         if op.kind is not OpKind.RESCALED_SUM:
             self._fold(f"r{value}", value, op.inputs, "max" if op.kind is OpKind.MAX else "sum")
             return
@@ -306,13 +311,15 @@ class ResidentText:
             self._fold(f"top{shift}", value, (shift,), "max")
         self._fold(f"r{value}", value, op.inputs, "sum")
 
-    def _fold(self, target: str, result: int, operands: tuple[int, ...], kind: str) -> None:
+    def _fold(
+        self, target: str, result: int, operands: tuple[int, ...], kind: str, running: RunningAttrs | None = None
+    ) -> None:
         """`target` = the sum or the maximum of a value over its rows or columns, shrunk by a shift if there is one, of
-        which `result` has as many as a thread is left with."""
+        which `result` has as many as a thread is left with; or its sums up to every element."""
         out, resident, left = self.out, self.resident, self._shape(result)
         shapes = [self.scope.shape(v) for v in operands]
         width = max(resident.vector(s) for s in shapes)
-        results = 1 if resident.rows else width
+        results = 1 if resident.rows and running is None else width
         count = results * resident.count(left)
         start = "NEGATIVE_INFINITY" if kind == "max" else "0.0f"
         out.line(f"float {target}[{count}];")
@@ -330,10 +337,24 @@ class ResidentText:
                     top = f"top{operands[1]}[{'v' if not resident.rows and resident.vector(shapes[1]) > 1 else '0'}]"
                     found[0] = f"rescaled({found[0]}, {found[1]}, {top})"
                 out.line(f"{cell} = maximum({cell}, {found[0]});" if kind == "max" else f"{cell} += {found[0]};")
-        if resident.rows:
+        if running is not None:
+            self._run(target, count // width, width, running)
+        elif resident.rows:
             out.line(f"{target}[0] = {self._collective(kind, f'{target}[0]')};")
         elif resident.shared:
             self._share(kind, target, results)
+
+    def _run(self, target: str, slots: int, width: int, attrs: RunningAttrs) -> None:
+        """Elements of rows or columns become the sums up to them."""
+        way = f"{str(attrs.backward).lower()}, {str(attrs.exclusive).lower()}"
+        if not self.resident.rows:
+            self.out.line(f"run_columns<{slots}, {width}, {way}>({target});")
+            return
+        warps, groups = self._row_warps, self.resident.warps // self._row_warps
+        at = named("row", groups) * (warps * slots) + self.scratch * self.resident.warps
+        self.scratch += slots
+        team = "nullptr, 0" if warps == 1 else f"scratch + {at.bare}, {'0' if groups == 1 else '1 + row'}"
+        self.out.line(f"run_rows<{warps}, {slots}, {width}, {way}>({target}, {team});")
 
     def _share(self, kind: str, target: str, width: int) -> None:
         """Partial results of columns become one."""
@@ -390,4 +411,4 @@ class ResidentText:
 
 
 def _reduces(kind: OpKind) -> bool:
-    return kind in REDUCTIONS
+    return kind in FOLDS

@@ -24,6 +24,7 @@ from mirage_nb.ir import (
     PadAttrs,
     RepeatAttrs,
     ReshapeAttrs,
+    RunningAttrs,
     SliceAttrs,
     TransposeAttrs,
 )
@@ -214,6 +215,24 @@ def reduced_axis(attrs: Attrs | None, batch: int) -> int:
     """The array axis of a reduction's dimension."""
     assert isinstance(attrs, DimAttrs)
     return batch + attrs.dim
+
+
+def _summed(x: Array, axis: int) -> Array:
+    """The sums up to each element, of marks whether there is one."""
+    return np.logical_or.accumulate(x, axis) if x.dtype == bool else x.cumsum(axis)
+
+
+def running(
+    x: Array, attrs: Attrs | None, batch: int, add: Callable[[Array, int], Array] = _summed, nothing: Any = 0
+) -> Array:
+    """Running sums along a tile dimension; add: the sums up to each element along an axis, `nothing` the empty one."""
+    assert isinstance(attrs, RunningAttrs)
+    axis = batch + attrs.dim
+    found = add(np.flip(x, axis) if attrs.backward else x, axis)
+    if attrs.exclusive:
+        found = np.roll(found, 1, axis)
+        np.moveaxis(found, axis, 0)[0] = nothing
+    return np.flip(found, axis) if attrs.backward else found
 
 
 def scalar(attrs: Attrs | None) -> ConstAttrs:

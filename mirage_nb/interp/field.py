@@ -341,10 +341,6 @@ def _reduced_mask(x: FieldTensor, axis: int) -> Mask | None:
     return cast(Mask, np.broadcast_to(x.undefined, x.shape).any(axis=axis, keepdims=True))
 
 
-def _sum(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
-    return _summed(algebra, operands[0], arrays.reduced_axis(attrs, batch))
-
-
 def _max_along(algebra: FieldAlgebra, x: FieldTensor, axis: int) -> FieldTensor:
     if x.shape[axis] == 1:
         return x
@@ -466,9 +462,12 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.CONST: _const,
     OpKind.MATMUL: _matmul,
     OpKind.CONCAT_MATMUL: _concat_matmul,
-    OpKind.SUM: _sum,
+    OpKind.SUM: lambda algebra, x, attrs, batch: _summed(algebra, x[0], arrays.reduced_axis(attrs, batch)),
     OpKind.MAX: _max,
     OpKind.RESCALED_SUM: _rescaled_sum,
+    OpKind.RUNNING_SUM: lambda algebra, operands, attrs, batch: algebra.each(
+        Arithmetic.reduced, operands[0].moved(lambda array: arrays.running(array, attrs, batch))
+    ),
     OpKind.ADD: _elementwise(Arithmetic.add),
     OpKind.SUB: _elementwise(Arithmetic.sub),
     OpKind.MUL: _elementwise(Arithmetic.mul),

@@ -32,6 +32,7 @@ from mirage_nb.ir import (
     DimAttrs,
     OpKind,
     PowAttrs,
+    RunningAttrs,
     WhereAttrs,
     formula,
 )
@@ -221,6 +222,28 @@ class SliceAlgebra:
 
         return self.node((of, axis), shape, (x,), plan)
 
+    def running(self, x: Node, attrs: Attrs | None, batch: int) -> Node:
+        """Running sums along a dimension: what is folded for an element, and zeros."""
+        assert isinstance(attrs, RunningAttrs)
+        axis = batch + attrs.dim
+        extent, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
+        steps = np.arange(extent, dtype=np.int64)
+        backward, exclusive = attrs.backward, attrs.exclusive
+
+        def plan(at: Index) -> tuple[list[Index], Combine]:
+            self.afford(len(at) * extent)
+            first, place = at // (inner * extent) * (inner * extent) + at % inner, (at // inner % extent)[:, None]
+            summed = (steps >= place if backward else steps <= place) & ~(exclusive & (steps == place))
+
+            def combine(system: System, xs: Sequence[Array]) -> Array:
+                taken = np.full_like(xs[0], fmpq(0))
+                np.copyto(taken, xs[0], where=summed)
+                return system.folded(ADD(system), taken)
+
+            return [first[:, None] + inner * steps], combine
+
+        return self.node(attrs, x.shape, (x,), plan)
+
     def matmul(self, x: Node, y: Node, batch: int) -> Node:
         """x @ y."""
         x, y = self.aligned((x, y), batch)
@@ -366,6 +389,7 @@ RULES: Mapping[OpKind, Rule] = {
         MAXIMUM, operands[0], arrays.reduced_axis(attrs, batch)
     ),
     OpKind.RESCALED_SUM: _rescaled_sum,
+    OpKind.RUNNING_SUM: lambda algebra, operands, attrs, batch: algebra.running(operands[0], attrs, batch),
     OpKind.ARANGE: _arange,
     OpKind.CONCAT: _concat,
 }

@@ -237,6 +237,7 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.SUM: _sum,
     OpKind.MAX: _max,
     OpKind.RESCALED_SUM: _rescaled_sum,
+    OpKind.RUNNING_SUM: lambda operands, attrs, batch: arrays.running(operands[0], attrs, batch),
     OpKind.ADD: _elementwise(np.add),
     OpKind.SUB: _elementwise(np.subtract),
     OpKind.MUL: _elementwise(np.multiply),

@@ -23,6 +23,7 @@ from mirage_nb.ir.ops import (
     PowAttrs,
     RepeatAttrs,
     ReshapeAttrs,
+    RunningAttrs,
     SliceAttrs,
     Trait,
     TransposeAttrs,
@@ -33,6 +34,6 @@ __all__ = [
     "COMPARISONS", "DTYPE_NAMES", "HALVES", "OPS", "AccumAttrs", "AccumKind", "ApplyAttrs", "ArangeAttrs", "Attrs",
     "BlockGraph", "CastAttrs", "ClampAttrs", "ConstAttrs", "DType", "DimAttrs", "InIterAttrs", "Input", "KernelGraph",
     "Level", "MemSpace", "Op", "OpKind", "OpSpec", "OutSaverAttrs", "PadAttrs", "PowAttrs", "RepeatAttrs",
-    "ReshapeAttrs", "Size", "SliceAttrs", "TensorType", "ThreadGraph", "Trait", "TransposeAttrs", "WhereAttrs",
-    "promote",
+    "ReshapeAttrs", "RunningAttrs", "Size", "SliceAttrs", "TensorType", "ThreadGraph", "Trait", "TransposeAttrs",
+    "WhereAttrs", "promote",
 ]  # fmt: skip

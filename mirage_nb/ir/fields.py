@@ -36,6 +36,7 @@ from mirage_nb.ir.ops import (
     PowAttrs,
     RepeatAttrs,
     ReshapeAttrs,
+    RunningAttrs,
     Shape,
     SliceAttrs,
     TransposeAttrs,
@@ -173,6 +174,12 @@ def _sign(value: Plain) -> int:
     return whole(value)
 
 
+def _flag(value: Plain) -> bool:
+    if value not in (0, 1):
+        raise FormatError(f"{shown(value)} is neither 0 nor 1")
+    return value == 1
+
+
 def _accumulator(value: Plain) -> AccumKind:
     try:
         return AccumKind(value)
@@ -183,6 +190,7 @@ def _accumulator(value: Plain) -> AccumKind:
 
 INT = Codec(int, whole)
 SIGN = Codec(int, _sign)
+FLAG = Codec(int, _flag)
 NAME = Codec(str, name)
 FRACTION = Codec(_write_fraction, fraction)
 DIM = optional(INT)
@@ -196,6 +204,7 @@ FIELDS: dict[type, dict[str, Codec]] = {
     AccumAttrs: {"kind": KIND, "dim": DIM},
     ConstAttrs: {"value": FRACTION, "symbol": NAME, "dtype": DTYPE},
     DimAttrs: {"dim": INT},
+    RunningAttrs: {"dim": INT, "backward": FLAG, "exclusive": FLAG},
     RepeatAttrs: {"dim": INT, "times": INT},
     ReshapeAttrs: {"shape": several(INT)},
     TransposeAttrs: {"perm": several(INT)},

@@ -44,6 +44,7 @@ class OpKind(enum.Enum):
     SUM = "Sum"
     MAX = "Max"
     RESCALED_SUM = "RescaledSum"
+    RUNNING_SUM = "RunningSum"
     ADD = "EwAdd"
     SUB = "EwSub"
     MUL = "EwMul"
@@ -85,6 +86,8 @@ class Trait(enum.Enum):
     """The two operands may be exchanged."""
     REDUCTION = "reduction"
     """Folds one dimension to extent 1."""
+    RUNNING = "running"
+    """Folds one dimension up to each of its elements."""
     VIEW = "view"
     """Moves or copies elements, computes nothing."""
     LAX = "lax"
@@ -160,6 +163,14 @@ class DimAttrs:
     """One dimension of the operand, counted from 0."""
 
     dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningAttrs(DimAttrs):
+    """The dimension along which sums run: from its end with `backward`, without the element itself with `exclusive`."""
+
+    backward: bool = False
+    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +266,7 @@ class ApplyAttrs:
 
 
 Attrs = (
-    InIterAttrs | OutSaverAttrs | AccumAttrs | ConstAttrs | DimAttrs | RepeatAttrs | ReshapeAttrs
+    InIterAttrs | OutSaverAttrs | AccumAttrs | ConstAttrs | DimAttrs | RunningAttrs | RepeatAttrs | ReshapeAttrs
     | TransposeAttrs | SliceAttrs | PadAttrs | ArangeAttrs | WhereAttrs | CastAttrs | ClampAttrs | PowAttrs | ApplyAttrs
 )  # fmt: skip
 
@@ -338,7 +349,7 @@ def _reduce(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
     assert isinstance(attrs, DimAttrs)
     (shape,) = shapes
     check_dim(shape, attrs.dim, "reduction")
-    return (*shape[: attrs.dim], 1, *shape[attrs.dim + 1 :])
+    return shape if isinstance(attrs, RunningAttrs) else (*shape[: attrs.dim], 1, *shape[attrs.dim + 1 :])
 
 
 def _rescaled_sum(shapes: tuple[Shape, ...], attrs: Attrs | None) -> Shape:
@@ -451,6 +462,7 @@ OPS: dict[OpKind, OpSpec] = {
         _row(OpKind.SUM, 1, DimAttrs, _KBT, _reduce, _T.REDUCTION, _T.LAX),
         _row(OpKind.MAX, 1, DimAttrs, _KBT, _reduce, _T.REDUCTION),
         _row(OpKind.RESCALED_SUM, 2, DimAttrs, _KB, _rescaled_sum, _T.REDUCTION),
+        _row(OpKind.RUNNING_SUM, 1, RunningAttrs, _KB, _reduce, _T.RUNNING, _T.LAX),
         _row(OpKind.ADD, 2, None, _KBT, broadcast, _T.ELEMENTWISE, _T.COMMUTATIVE, _T.LAX),
         _row(OpKind.SUB, 2, None, _KBT, broadcast, _T.ELEMENTWISE, _T.LAX),
         _row(OpKind.MUL, 2, None, _KBT, broadcast, _T.ELEMENTWISE, _T.COMMUTATIVE, _T.LAX),

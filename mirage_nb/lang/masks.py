@@ -22,6 +22,7 @@ from mirage_nb.ir.ops import (
     DimAttrs,
     OpKind,
     PadAttrs,
+    RunningAttrs,
     Trait,
     WhereAttrs,
     broadcast,
@@ -30,6 +31,7 @@ from mirage_nb.ir.ops import (
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import Builder, Infinity, Result, Term, Value
 from mirage_nb.lang.constants import Number
+from mirage_nb.lang.limits import MAX_ELEMENTS
 from mirage_nb.lang.lowering import (
     COMPARED,
     ONE,
@@ -288,8 +290,10 @@ def pad(b: Builder, x: Value, before: int, after: int, axis: int) -> Term:
 
 
 def cumsum(b: Builder, x: Value, axis: int) -> Term:
-    """Sums over all elements up to each one: a product with a triangle of ones."""
+    """Sums over all elements up to each one: a product with a triangle of ones, where that is a tensor."""
     rank, shape = len(b.shape(x)), b.shape(x)
+    if shape[axis] ** 2 > MAX_ELEMENTS:
+        return b.emit(OpKind.RUNNING_SUM, x, attrs=RunningAttrs(axis))
     numbers = b.tensor(arange(b, shape[axis], None, 1), "cumsum")
     below = comparison(ast.LtE)(b, reshaped(b, numbers, (shape[axis], 1)), numbers)
     triangle = b.tensor(cast(b.dtype(x))(b, below), "cumsum")

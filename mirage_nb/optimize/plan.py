@@ -308,6 +308,9 @@ def plan_block(
     resident = find_resident(block, sketch, options.warps, target.multiprocessors) if private else None
     if resident is not None:
         return _plan_resident(block, resident, options, literal_args, places)
+    if any(op.kind is OpKind.RUNNING_SUM for op in block.ops):
+        hint = "use smaller tiles, a grid over what is not summed, no loop and no product"
+        raise TargetError("the threads of a block cannot hold what a running sum is of", hint=hint)
     region = find_region(block, sketch, options.warps) if private else None
     placement = place(
         sketch, region.ops if region else (), direct=region is not None and region.direct,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OutSaverAttrs
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import WIDTHS, busy_lanes, hold, row_lanes, row_slots, turned, views
-from mirage_nb.tile.sketch import REDUCTIONS, Sketch
+from mirage_nb.tile.sketch import FOLDS, Sketch
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _behind(block: BlockGraph) -> frozenset[int]:
     """Inputs that are the same for all blocks, which caches keep, and that no reduction needs."""
     needed: set[int] = set()
     for op, values in reversed(tuple(block.definitions())):
-        if op.kind in REDUCTIONS or not needed.isdisjoint(values):
+        if op.kind in FOLDS or not needed.isdisjoint(values):
             needed.update(op.inputs)
     return frozenset(
         values[0]

@@ -58,11 +58,24 @@ def band(reading: Reading, condition: int) -> Band | None:
     return Band(int(above[0]) if above else None)
 
 
-def is_running(reading: Reading, matrix: int) -> bool:
-    """Whether a matrix is 1 from its diagonal on to the right, and 0 before: rows times it are their running sums."""
+@dataclass(frozen=True, slots=True)
+class Triangle:
+    """A matrix that is 1 from its diagonal on to the right, or to the left, with or without the diagonal, and else 0:
+    rows times it are their running sums."""
+
+    left: bool = False
+    strict: bool = False
+
+
+def triangle(reading: Reading, matrix: int) -> Triangle | None:
+    """The triangle that a matrix is, if it is one."""
     cast = reading.op(matrix, OpKind.CAST)  # every type has 0 and 1
-    matrix = matrix if cast is None else cast.inputs[0]
-    return _Conditions(reading).inequalities(matrix) == frozenset({Affine(Fraction(-1), Fraction(1), Fraction(0))})
+    found = _Conditions(reading).inequalities(matrix if cast is None else cast.inputs[0])
+    for made in (Triangle(left, strict) for left in (False, True) for strict in (False, True)):
+        slope = Fraction(1 if made.left else -1)
+        if found == frozenset({Affine(slope, -slope, Fraction(-1 if made.strict else 0))}):
+            return made
+    return None
 
 
 class _Conditions:

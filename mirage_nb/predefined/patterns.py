@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from mirage_nb.ir import HALVES, DType, OpKind, WhereAttrs
-from mirage_nb.predefined.masks import Band, band, is_running
+from mirage_nb.ir import HALVES, DType, OpKind, RunningAttrs, WhereAttrs
+from mirage_nb.predefined.masks import Band, Triangle, band, triangle
 from mirage_nb.predefined.reading import Reading
 
 FLOATS = HALVES | {DType.F32}
@@ -59,10 +59,14 @@ def log_softmax(r: Reading, value: int) -> Found | None:
 
 
 def running_sum(r: Reading, value: int) -> Found | None:
-    """The sums of x up to each element, along the last dimension or the one before it: a product with a triangle."""
+    """The sums of x up to each element, along a dimension: said so, or a product with a triangle."""
+    said = r.op(value, OpKind.RUNNING_SUM)
+    if said is not None and isinstance(said.attrs, RunningAttrs):
+        plain = said.attrs == RunningAttrs(said.attrs.dim)
+        return _along(r, said.inputs[0], value, said.attrs.dim) if plain else None
     back = r.transposed(value)
     product = r.op(value if back is None else back, OpKind.MATMUL)
-    x = product.inputs[0] if product is not None and is_running(r, product.inputs[1]) else None
+    x = product.inputs[0] if product is not None and triangle(r, product.inputs[1]) == Triangle() else None
     if x is not None and back is not None:
         x = r.transposed(x)
     return _along(r, x, value, len(r.shape(value)) - (1 if back is None else 2)) if x is not None else None

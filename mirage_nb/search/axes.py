@@ -17,7 +17,7 @@ from fractions import Fraction
 from itertools import count, islice, zip_longest
 
 from mirage_nb.errors import SearchError
-from mirage_nb.ir import ConstAttrs, KernelGraph, OpKind, PowAttrs
+from mirage_nb.ir import ConstAttrs, KernelGraph, Op, OpKind, PowAttrs
 from mirage_nb.search.dims import Conflict, Copy, Dims, folded_dim
 from mirage_nb.search.dims import Layout as Groups
 from mirage_nb.search.said import Said
@@ -301,6 +301,8 @@ class _Writer:
             case OpKind.RESCALED_SUM:
                 self._require(args[0], set(layouts[0][folded_dim(op)]), "a rescaled sum")
                 return self._rescaled(layouts[0][folded_dim(op)], *args)
+            case OpKind.RUNNING_SUM:
+                return self._running(op, layouts[0][folded_dim(op)], args[0])
             case OpKind.MATMUL:
                 return self._matmul(layouts[0][-1], args[0], args[1])
             case OpKind.CONCAT_MATMUL:
@@ -331,6 +333,14 @@ class _Writer:
             value = self._emit(Operator(OpKind.RESCALED_SUM, axis=axis), (value, shift))
             shift = self._folded(OpKind.MAX, [axis], shift) if place < len(dim) else shift
         return value
+
+    def _running(self, op: Op, dim: Sequence[int], value: int) -> int:
+        """Running sums along the one axis of a dimension, which a block has whole."""
+        self._require(value, set(dim), "a running sum")
+        if len(dim) != 1:
+            raise SearchError("a running sum along a dimension that is cut, or of one element")
+        self._folds.update(dim)
+        return self._emit(Operator(op.kind, axis=dim[0], attrs=op.attrs), (value,), self._has[value])
 
     def _matmul(self, dim: Sequence[int], left: int, right: int) -> int:
         """A matmul along the innermost axis that both have, summed along the other axes of the dimension."""

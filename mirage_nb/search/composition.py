@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.windows import views
 from mirage_nb.predefined import matches
-from mirage_nb.search import one_row, squares
+from mirage_nb.search import one_row, running, squares
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.coalesced import Gap, coalesced, restored
@@ -38,7 +38,7 @@ OWN_OPERATORS = "the program's own operators"
 LIBRARY_AND_FUSED = "library products, the rest fused"
 LIBRARY_KERNELS = "library kernels, the rest fused"
 ROWS_FUSED = "products of one row fused"
-COLUMNS_FUSED = "columns and long rows folded in parts"
+COLUMNS_FUSED = "running sums, columns and long rows in parts"
 UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, COLUMNS_FUSED})
 """The configurations of candidates that nobody searched for."""
 COMPOSED_ROWS = ("attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
@@ -119,14 +119,25 @@ Pair = tuple[KernelGraph, KernelGraph]
 Replaced = Mapping[int, tuple[int, ...]]
 
 
+def _by_axes(said: Callable[[KernelGraph], KernelGraph]) -> Callable[[KernelGraph, int], Pair]:
+    """A small pair of a program that can be said over axes."""
+
+    def small(piece: KernelGraph, seed: int) -> Pair:
+        prepared = over_axes(piece, seed=seed)
+        found = small_program(prepared, tiny_extents(prepared))
+        return found, said(found)
+
+    return small
+
+
 @dataclass(frozen=True, slots=True)
 class Wording:
     """Another way to say parts of a program: what makes which values of which others, the program with all of these
-    said otherwise, and a small one."""
+    said otherwise, and of what is replaced, and a seed, a small pair."""
 
     replaced: Callable[[KernelGraph], Replaced]
     said: Callable[[KernelGraph], KernelGraph]
-    small: Callable[[KernelGraph], KernelGraph]
+    small: Callable[[KernelGraph, int], Pair]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +150,15 @@ class Words:
 
 def _in_parts(longest: Longest, tiny: Longest) -> Wording:
     """Rows and columns that are longer, in parts; of a small program those that are longer than tiny ones."""
-    return Wording(lambda p: folds(p, longest), lambda p: in_parts(p, longest), lambda p: in_parts(p, tiny))
+    return Wording(lambda p: folds(p, longest), lambda p: in_parts(p, longest), _by_axes(lambda p: in_parts(p, tiny)))
 
 
-ONE_ROW = Words((Wording(one_row.products, one_row.as_sums, one_row.as_sums),))
+ONE_ROW = Words((Wording(one_row.products, one_row.as_sums, _by_axes(one_row.as_sums)),))
 """Products of one row are no library's."""
 COLUMNS = Words(
     (
-        Wording(squares.of_more, squares.about_own, squares.about_own),
+        Wording(running.sums, running.as_running, running.small),
+        Wording(squares.of_more, squares.about_own, _by_axes(squares.about_own)),
         _in_parts(
             Longest(row=PART, column=LONGEST_COLUMN),
             Longest(row=1, part=TINY_PART, column=1, column_part=TINY_PART),
@@ -163,23 +175,19 @@ def _said(program: KernelGraph, wordings: Sequence[Wording], seed: int) -> tuple
     pairs: list[Pair] = []
     for wording in wordings:
         while replaced := wording.replaced(program):
-            pairs += _small(program, replaced, wording.small, seed)
+            pairs += _small(program, replaced, wording, seed)
             program = wording.said(program)
     return program, pairs
 
 
-def _small(
-    program: KernelGraph, replaced: Replaced, said: Callable[[KernelGraph], KernelGraph], seed: int
-) -> Iterator[Pair]:
+def _small(program: KernelGraph, replaced: Replaced, wording: Wording, seed: int) -> Iterator[Pair]:
     """What makes each of these values, small, and the same said otherwise; equal ones once."""
     whole, known = Whole.of(program), set[str]()
     for value, sources in replaced.items():
         piece = whole.part({*sources}, [value])
         if piece.digest not in known:
             known.add(piece.digest)
-            prepared = over_axes(piece.graph, seed=seed)
-            small = small_program(prepared, tiny_extents(prepared))
-            yield small, said(small)
+            yield wording.small(piece.graph, seed)
 
 
 def _computed(

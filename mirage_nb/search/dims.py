@@ -237,7 +237,7 @@ class Dims:
             return ()
         read = [self.copies[r].layout for r in copy.reads]
         match op.kind:
-            case OpKind.SUM | OpKind.MAX | OpKind.RESCALED_SUM:
+            case OpKind.SUM | OpKind.MAX | OpKind.RESCALED_SUM | OpKind.RUNNING_SUM:
                 return tuple(symbol for layout in read for symbol in layout[folded_dim(op)])
             case OpKind.MATMUL:
                 return read[0][-1] + read[1][-2]
@@ -293,6 +293,8 @@ class Dims:
         match op.kind:
             case OpKind.CONST:
                 return ()
+            case OpKind.RUNNING_SUM:
+                return layouts[0]
             case OpKind.SUM | OpKind.MAX | OpKind.RESCALED_SUM:
                 layout, dim = self._aligned(op, layouts), folded_dim(op)
                 return (*layout[:dim], (), *layout[dim + 1 :])

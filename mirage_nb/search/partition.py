@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import SearchError
-from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, Trait
+from mirage_nb.ir import OPS, DimAttrs, KernelGraph, OpKind, Trait
 from mirage_nb.ir.windows import MOVING
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
@@ -36,7 +36,9 @@ FREE = VIEWS | {OpKind.CONST}
 """Operators that every piece makes for itself."""
 CHEAP = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.SQR})
 """And those that it may, where that moves no more bytes."""
-FUSED = frozenset({Trait.ELEMENTWISE, Trait.REDUCTION})
+FOLDING = frozenset({Trait.REDUCTION, Trait.RUNNING})
+"""What folds rows or columns."""
+FUSED = FOLDING | {Trait.ELEMENTWISE}
 """What kernels are generated for, as operators between products."""
 REPEATED_US = 0.15
 """About what it costs that every block of a product computes an operand itself; the coarse estimate is blind to it."""
@@ -287,6 +289,8 @@ class _Partition:
             return False
         if len(ops) > 1 and min(self.grain.row, self.grain.column) < math.inf and self._folds_more(members):
             return False
+        if self._crosses(members):
+            return False
         return len(ops) <= self.grain.operators and sum(is_heavy(self.graph, op) for op in ops) <= self.grain.products
 
     def _uneven(self, members: frozenset[int]) -> bool:
@@ -299,20 +303,28 @@ class _Partition:
                 folded.add(max(self._read(value, members), key=lambda v: (self.graph.types[v].elements, v)))
         return len(counts) > 1 and len(folded) > 1
 
+    def _crosses(self, members: frozenset[int]) -> bool:
+        """Whether sums run along one dimension, and what else is folded is along another one."""
+        folds = [self.maker[v] for v in members if OPS[self.maker[v].kind].traits & FOLDING]
+        ranks = ((op, len(self.graph.types[op.inputs[0]].shape)) for op in folds)
+        places = {op.attrs.dim - rank for op, rank in ranks if isinstance(op.attrs, DimAttrs)}
+        return len(places) > 1 and any(op.kind is OpKind.RUNNING_SUM for op in folds)
+
     def _folds_more(self, members: frozenset[int]) -> bool:
         """Whether a group has more elements for each result of a fold than stay together: a block that computes one of
         these reads all of them."""
-        limits = {value: limit for value in members if (limit := self._most(self.maker[value])) < math.inf}
+        limits = {value: limit for value in members if (limit := self._most(value)) < math.inf}
         held = members.union(*(self._read(value, members) for value in members)) if limits else members
         most = max(self.graph.types[value].elements for value in held)
-        return any(most > limit * self.graph.types[value].elements for value, limit in limits.items())
+        return any(most > limit for limit in limits.values())
 
-    def _most(self, op: Op) -> float:
-        """How many elements an operator may fold beside others."""
-        if Trait.REDUCTION not in OPS[op.kind].traits or not isinstance(op.attrs, DimAttrs):
+    def _most(self, value: int) -> float:
+        """How many elements there may be beside a fold for all of its results."""
+        op, type_ = self.maker[value], self.graph.types[value]
+        if not OPS[op.kind].traits & FOLDING or not isinstance(op.attrs, DimAttrs):
             return math.inf
-        is_row = op.attrs.dim == len(self.graph.types[op.inputs[0]].shape) - 1
-        return self.grain.row if is_row else self.grain.column
+        dim, shape = op.attrs.dim, type_.shape
+        return (self.grain.row if dim == len(shape) - 1 else self.grain.column) * type_.elements / shape[dim]
 
     def _read(self, value: int, members: frozenset[int]) -> set[int]:
         """What a group reads for a value; where it reads nothing, the value."""

@@ -12,10 +12,10 @@ are rescaled (Milakov and Gimelshein 2018). Invariant: over the real numbers the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from mirage_nb.ir import ConstAttrs, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs
+from mirage_nb.ir import ConstAttrs, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, RunningAttrs
 from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.search.dims import folded_dim
 from mirage_nb.search.squares import squared
@@ -27,7 +27,7 @@ GRAIN = 8
 """Elements that a part is a multiple of, where that can be: vectors."""
 LEAST, BUSY = 1024, 256
 """Where there are fewer parts than `BUSY`, they are smaller, down to so many elements."""
-FOLDS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM})
+FOLDS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM, OpKind.RUNNING_SUM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class _Rewriting(Rewrite[KernelGraph]):
             return 0
         able = [n for n in range(2, min(part, extent // 2) + 1) if extent % n == 0]
         enough = max(LEAST, math.prod(shape) // BUSY) if is_row else part
+        if op.kind is OpKind.RUNNING_SUM:  # what the parts give runs on, a thread for each row
+            enough = max(enough, extent // LONGEST_COLUMN)
         return extent // max(able, key=lambda n: (n % GRAIN == 0, n <= enough, n)) if able else 0
 
     def sources(self, op: Op) -> tuple[int, ...]:
@@ -93,6 +95,8 @@ class _Rewriting(Rewrite[KernelGraph]):
         return op.inputs if (row := self._below(op)) is None else (row,)
 
     def _folded(self, op: Op, dim: int, parts: int) -> int:
+        if isinstance(op.attrs, RunningAttrs):
+            return self._running(op.inputs[0], op.attrs, parts)
         if (found := self._centred(op)) is not None:
             return self._squares(*found, dim, parts)
         if (row := self._below(op)) is not None:
@@ -109,6 +113,16 @@ class _Rewriting(Rewrite[KernelGraph]):
             return self._fold(op.kind, dim, self._gathered(made, source, dim, parts))
         gathered = (self._gathered(value, source, dim, parts) for value in (made, shifts))
         return self._fold(OpKind.RESCALED_SUM, dim, *gathered)
+
+    def _running(self, row: int, attrs: RunningAttrs, parts: int) -> int:
+        """Sums up to the elements of parts, and those of the parts before."""
+        dim = attrs.dim
+        inside = self.add(Op(OpKind.RUNNING_SUM, (self._cut(row, dim, parts),), replace(attrs, dim=1)))
+        totals = self._gathered(self._part_folds(OpKind.SUM, row, dim, parts), row, dim, parts)
+        before = self.add(Op(OpKind.RUNNING_SUM, (totals,), replace(attrs, exclusive=True)))
+        shape = self.program.types[row].shape
+        lead = self._shaped(before, (math.prod(shape[:dim]) * parts, 1, *shape[dim + 1 :]))
+        return self._shaped(self._append(OpKind.ADD, inside, lead), shape)
 
     def _squares(self, row: int, mean: int, dim: int, parts: int) -> int:
         """The squares about the mean of a row, summed."""

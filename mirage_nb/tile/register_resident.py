@@ -18,7 +18,8 @@ import numpy as np
 
 from mirage_nb.ir import OpKind
 from mirage_nb.tile.program import LANES
-from mirage_nb.tile.sketch import REDUCTIONS, Node, Sketch
+from mirage_nb.tile.sharing import SUM_BYTES
+from mirage_nb.tile.sketch import FOLDS, Node, Sketch
 
 REGISTER_BUDGET = 128
 """32-bit registers that the tiles of one thread may take."""
@@ -79,12 +80,14 @@ class Holding:
 def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence[Any], warps: int) -> Holding | None:
     """How so many warps hold the tiles of a block; None if they cannot, whatever the extents. runs: the innermost
     extents of tensors over whose ends tiles hang, which no vector may cross."""
-    reductions = [node for node in sketch.nodes if node.kind in REDUCTIONS]
+    reductions = [node for node in sketch.nodes if node.kind in FOLDS]
+    running = [node.makes[0] for node in reductions if node.kind is OpKind.RUNNING_SUM]
     axes = tuple(sorted({node.along for node in reductions}))
     back, viewed, joined = turned(sketch), views(sketch), joins(sketch)
     if sketch.looped or back is None or not all(index in joined or _simple(n) for index, n in enumerate(sketch.nodes)):
         return None
-    if (back and axes != (-1,)) or (len(axes) > 1 and any(n.kind is OpKind.RESCALED_SUM for n in reductions)):
+    alone = bool(running) or any(n.kind is OpKind.RESCALED_SUM for n in reductions)
+    if (back and axes != (-1,)) or (len(axes) > 1 and alone):
         return None
     saved = _saved(sketch)
     computed = (n for index, n in enumerate(sketch.nodes) if n.kind is not OpKind.RESHAPE and index not in joined)
@@ -112,25 +115,29 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
         able = able & np.greater(shapes[node.reads[0]][node.along], 1)
     loads = [node.makes[0] for node in sketch.nodes if node.kind is OpKind.IN_ITER and not node.literal]
     sizes = [sketch.values[value].dtype.size for value in loads]
+    # Running sums of what nobody else reads take its registers.
+    once = len(reductions) == 1 and all(len(sketch.uses[value]) == 1 for value in loads)
+    held = [(value, SUM_BYTES if running and once else size) for value, size in zip(loads, sizes, strict=True)]
+    held += [(value, SUM_BYTES) for value in running if not once]
     loaded = [
         Loaded(
             reduce(np.logical_or, (np.greater(_extent(shapes[value], axis), 1) for axis in axes), np.False_),
             np.greater(_extent(shapes[value], -1), 1),
             size,
         )
-        for value, size in zip(loads, sizes, strict=True)
+        for value, size in held
     ]
     most, along = widest([tile[-1], *runs], sizes), _product([tile[axis] for axis in axes])
     width = by_columns(along, found.results, 1 if -1 in axes else most, loaded, warps)
     slots, rows, parts = along, np.False_, np.array(1)
     if -1 in axes:
         width = np.where(np.less_equal(tile[-1], SHORT_ROW), width, 0)
-    elif len(axes) == 1:
+    elif len(axes) == 1 and not running:
         shared, parts = by_teams(along, found.results, most, loaded, warps)
         width = np.where(parts > 1, shared, width)
         slots = np.ceil(along / parts)
     if axes == (-1,):
-        wide = reduce(np.logical_or, (np.greater(_extent(shapes[value], -1), 1) for value in saved))
+        wide = reduce(np.logical_or, (np.greater(_extent(shapes[value], -1), 1) for value in saved)) & (not running)
         shared = by_rows(tile[-1], found.results, most, loaded, wide, warps)
         rows, width = np.greater(shared, 0), np.where(np.greater(shared, 0), shared, width)
         slots = np.where(rows, row_slots(tile[-1], row_lanes(found.results, warps), shared), along)
@@ -139,7 +146,7 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
 
 def _simple(node: Node) -> bool:
     """Whether threads can do an operator in their registers."""
-    return node.elementwise or node.kind in _SIMPLE or node.kind in REDUCTIONS
+    return node.elementwise or node.kind in _SIMPLE or node.kind in FOLDS
 
 
 def views(sketch: Sketch) -> dict[int, int]:

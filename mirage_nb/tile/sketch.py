@@ -27,6 +27,8 @@ from mirage_nb.ir import (
 
 MATMULS = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
 REDUCTIONS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM})
+FOLDS = REDUCTIONS | {OpKind.RUNNING_SUM}
+"""What threads that share a row or a column compute together."""
 VIEWS = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
 ELEMENTWISE = frozenset({OpKind.FUSED, *(kind for kind in OpKind if Trait.ELEMENTWISE in OPS[kind].traits)})
 

@@ -67,6 +67,15 @@ def _pad(torch: Any, attrs: Any, args: tuple[Any, ...]) -> Any:
     return torch.nn.functional.pad(args[0], (0, 0) * behind + (attrs.before, attrs.after))
 
 
+def _running_sum(torch: Any, attrs: Any, args: tuple[Any, ...]) -> Any:
+    (x,), dims = args, (attrs.dim,)
+    found = torch.cumsum(torch.flip(x, dims) if attrs.backward else x, attrs.dim)
+    if attrs.exclusive:
+        first = torch.arange(x.shape[attrs.dim], device=x.device).reshape(-1, *(1,) * (x.ndim - attrs.dim - 1)) == 0
+        found = torch.where(first, 0, torch.roll(found, 1, attrs.dim))
+    return torch.flip(found, dims) if attrs.backward else found
+
+
 def _arange(torch: Any, attrs: Any, args: tuple[Any, ...]) -> Any:
     """On the device of the first input, which is what stands for operands."""
     return torch.arange(attrs.extent, dtype=torch_dtype(torch, attrs.dtype), device=args[0] if args else None)
@@ -79,6 +88,7 @@ TORCH: dict[OpKind, Rule] = {
     OpKind.SUM: lambda torch, attrs, a: a[0].sum(attrs.dim, keepdim=True),
     OpKind.MAX: lambda torch, attrs, a: a[0].amax(attrs.dim, keepdim=True),
     OpKind.RESCALED_SUM: _rescaled_sum,
+    OpKind.RUNNING_SUM: _running_sum,
     OpKind.ADD: lambda torch, attrs, a: a[0] + a[1],
     OpKind.SUB: lambda torch, attrs, a: a[0] - a[1],
     OpKind.MUL: lambda torch, attrs, a: a[0] * a[1],

@@ -82,6 +82,16 @@ def _formula(xp: Any, node: Any, x: Any) -> Any:
     return PRIMITIVES[name](xp, *(_formula(xp, operand, x) for operand in operands))
 
 
+def _running(xp: Any, attrs: Any, x: Any) -> Any:
+    dim = attrs["dim"]
+    x = xp.flip(x, dim) if attrs.get("backward") else x
+    found = x.cumsum(axis=dim)
+    if attrs.get("exclusive"):
+        found = xp.roll(found, 1, dim)
+        xp.moveaxis(found, dim, 0)[0] = 0
+    return xp.flip(found, dim) if attrs.get("backward") else found
+
+
 OPERATORS: dict[str, Callable[..., Any]] = {
     "Const": lambda xp, attrs: xp.asarray(_number(attrs["value"])),
     "Matmul": lambda xp, attrs, a, b: a @ b,
@@ -89,6 +99,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Sum": lambda xp, attrs, x: x.sum(axis=attrs["dim"], keepdims=True),
     "Max": lambda xp, attrs, x: x.max(axis=attrs["dim"], keepdims=True),
     "RescaledSum": _rescaled,
+    "RunningSum": _running,
     "EwAdd": lambda xp, attrs, a, b: a + b,
     "EwSub": lambda xp, attrs, a, b: a - b,
     "EwMul": lambda xp, attrs, a, b: a * b,

@@ -109,6 +109,19 @@ def _rescaled_total(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any
     return go
 
 
+def _running(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
+    (x,), dim, backward = operands, int(attrs["dim"]), bool(attrs.get("backward"))
+
+    def go() -> None:
+        found = torch.cumsum(_wide(torch, x.flip(dim) if backward else x), dim)
+        if attrs.get("exclusive"):
+            found = found.roll(1, dim)
+            found.narrow(dim, 0, 1).zero_()
+        result.copy_(found.flip(dim) if backward else found)
+
+    return go
+
+
 def _wide(torch: Any, x: Any) -> Any:
     """At least as f32."""
     return x if x.dtype == torch.float64 else x.float()
@@ -210,6 +223,7 @@ def _copied(torch: Any, attrs: Mapping[str, Any], x: Any) -> Any:
 
 BY_TORCH: dict[str, Rule] = {
     "Const": _filled, "Matmul": _matmul, "ConcatMatmul": _concat_matmul, "Sum": _summed, "Max": _largest,
+    "RunningSum": _running,
     "RescaledSum": _rescaled_total, "EwAdd": _two("add"), "EwSub": _two("sub"), "EwMul": _two("mul"),
     "EwDiv": _two("div"), "EwMax": _two("maximum"), "EwGt": _two("gt"), "EwGe": _two("ge"), "EwEq": _two("eq"),
     "EwExp": _one(lambda torch: torch.exp),

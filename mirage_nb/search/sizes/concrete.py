@@ -35,6 +35,7 @@ from mirage_nb.ir import (
     OutSaverAttrs,
     RepeatAttrs,
     ReshapeAttrs,
+    RunningAttrs,
     TensorType,
     Trait,
     TransposeAttrs,
@@ -228,6 +229,8 @@ class BlockWriter:
             case OpKind.SUM | OpKind.MAX:
                 reads = [self._ended(step.reads[0], operator.axis, lowered=operator.kind is OpKind.MAX)]
                 return self._folded(operator, reads)
+            case OpKind.RUNNING_SUM:
+                return self._running(operator, self._ended(step.reads[0], operator.axis))
             case OpKind.RESCALED_SUM:
                 reads[1] = self._fitted(reads[1], self.layouts[reads[0]])
                 return self._folded(operator, reads)
@@ -342,6 +345,12 @@ class BlockWriter:
         layout = self.layouts[reads[0]]
         op = Op(operator.kind, tuple(reads), DimAttrs(layout.index(operator.axis)))
         return self._append(op, folded(layout, operator.axis))
+
+    def _running(self, operator: Operator, value: int) -> int:
+        assert isinstance(operator.attrs, RunningAttrs)
+        layout = self.layouts[value]
+        attrs = replace(operator.attrs, dim=layout.index(operator.axis))
+        return self._append(Op(operator.kind, (value,), attrs), layout)
 
     def _accumulated(self, operator: Operator, reads: list[int]) -> int:
         assert operator.accum is not None

@@ -21,6 +21,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from mirage_nb.ir import OpKind
 from mirage_nb.search.sizes.anatomy import Numbers, Truths, largest
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.memory import DEPTHS, Memory, memory
@@ -241,6 +242,8 @@ def estimate(
         others = run(block.at(chosen), variants, target, constants).us
         us[chosen] = np.minimum(us[chosen], np.where(able[:, chosen], others, np.inf).min(axis=0))
     least = np.where(block.staged, block.memory[DEFAULT_VARIANT.warps].peak()[0], 0.0)
+    if any(node.kind is OpKind.RUNNING_SUM for node in tiles.outline.flat.nodes):  # which only registers hold
+        least = np.where(block.staged, np.inf, least)
     moved, memory = block.traffic, running.memory[0]
     roles = with_roles(tiles, target, constants, moved.device)
     if roles is not None:

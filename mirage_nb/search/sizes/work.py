@@ -24,7 +24,7 @@ from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import hold
 from mirage_nb.tile.rules import CAPABILITY
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, PARTIAL_BYTES, ROW_TILE, SUM_BYTES
-from mirage_nb.tile.sketch import REDUCTIONS
+from mirage_nb.tile.sketch import FOLDS
 
 SHARED_DEPTHS = (2, 4, 8)
 """Warps that may share the depth of a product."""
@@ -263,5 +263,5 @@ def held_work(tiles: Tiles, rounds: Numbers, target: Target, constants: Constant
         if not cell.is_leaf:
             biggest = largest(tiles.elements[i] for i in (cell.value, *cell.reads))
             spent = spent + biggest * constants.held_operations * operation
-            spent = spent + (constants.exchange_us if cell.node.kind in REDUCTIONS else 0.0)
+            spent = spent + (constants.exchange_us if cell.node.kind in FOLDS else 0.0)
     return spent

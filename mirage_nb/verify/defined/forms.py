@@ -128,7 +128,7 @@ class SignAlgebra:
                 return summed([_contracted(operands[0], operands[2]), _contracted(operands[1], operands[3])])
             case OpKind.MAXIMUM, _:
                 return _larger(operands[0].signs, operands[1].signs)
-            case ((OpKind.SUM | OpKind.RESCALED_SUM), _):
+            case ((OpKind.SUM | OpKind.RESCALED_SUM | OpKind.RUNNING_SUM), _):
                 return summed([operands[0].signs] * 2)
             case OpKind.CONCAT, _:
                 return operands[0].signs | operands[1].signs

@@ -347,6 +347,11 @@ def _sum(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Fo
     return operands[0].summed(op.attrs.dim - len(shape), shape[op.attrs.dim])
 
 
+def _running_sum(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
+    (x,) = operands
+    return replace(_sum(op, operands, shapes, result), varies=x.varies, bottom_varies=x.bottom_varies)
+
+
 def _max(op: Op, operands: list[Form], shapes: list[Shape], result: Shape) -> Form:
     assert isinstance(op.attrs, DimAttrs)
     (shape,) = shapes
@@ -405,6 +410,7 @@ RULES: dict[OpKind, Rule] = {
     OpKind.SUM: _sum,
     OpKind.MAX: _max,
     OpKind.RESCALED_SUM: _rescaled_sum,
+    OpKind.RUNNING_SUM: _running_sum,
     OpKind.ADD: lambda op, operands, shapes, result: _total(*operands),
     OpKind.SUB: lambda op, operands, shapes, result: _total(*operands),
     OpKind.MUL: lambda op, operands, shapes, result: _product(*operands),

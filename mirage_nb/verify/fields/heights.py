@@ -132,7 +132,7 @@ class _Heights:
                 return _quotient(*xs)
             case ((OpKind.ADD | OpKind.SUB), _):
                 return _sum(*xs)
-            case OpKind.SUM, _:
+            case ((OpKind.SUM | OpKind.RUNNING_SUM), _):
                 return _along(xs[0])
             case OpKind.MATMUL, _:
                 return _along(_product(*xs))

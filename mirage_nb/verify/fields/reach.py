@@ -126,6 +126,9 @@ RULES: dict[OpKind, Callable[[Sequence[Words], Attrs | None, int], Words]] = {
     OpKind.MATMUL: _matmul,
     OpKind.CONCAT_MATMUL: _concat_matmul,
     OpKind.SUM: _sum,
+    OpKind.RUNNING_SUM: lambda operands, attrs, batch: arrays.running(
+        operands[0], attrs, batch, np.bitwise_or.accumulate
+    ),
     OpKind.REPEAT: lambda operands, attrs, batch: arrays.repeat(operands[0], attrs, batch),
     OpKind.RESHAPE: lambda operands, attrs, batch: arrays.reshape(operands[0], attrs, batch),
     OpKind.TRANSPOSE: lambda operands, attrs, batch: arrays.transpose(operands[0], attrs, batch),

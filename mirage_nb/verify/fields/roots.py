@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.interp.arrays import sliced
+from mirage_nb.interp.arrays import running, sliced
 from mirage_nb.interp.field import FieldInstance, FieldTensor, evaluate_all
 from mirage_nb.ir import (
     OPS,
@@ -24,6 +25,7 @@ from mirage_nb.ir import (
     OpKind,
     PadAttrs,
     RepeatAttrs,
+    RunningAttrs,
     SliceAttrs,
     Trait,
     TransposeAttrs,
@@ -154,6 +156,11 @@ def _reduction(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
     return [_narrowed(wide, shape) for shape in shapes]
 
 
+def _running(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
+    assert isinstance(op.attrs, RunningAttrs)
+    return [running(mask, replace(op.attrs, backward=not op.attrs.backward), 0)]
+
+
 def _repeat(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
     assert isinstance(op.attrs, RepeatAttrs)
     (shape,) = shapes
@@ -191,6 +198,7 @@ RULES: dict[OpKind, Callable[[Op, Mask, Sequence[Shape]], list[Mask]]] = {
     OpKind.SUM: _reduction,
     OpKind.MAX: _reduction,
     OpKind.RESCALED_SUM: _reduction,
+    OpKind.RUNNING_SUM: _running,
     OpKind.REPEAT: _repeat,
     OpKind.RESHAPE: lambda op, mask, shapes: [mask.reshape(shapes[0])],
     OpKind.TRANSPOSE: _transpose,

@@ -263,7 +263,7 @@ def _numbered(scope: Scope, op: Op, operands: list[Dims], value: int) -> Dims:
     return scope.shared.setdefault(name, made)
 
 
-BY_NUMBER = frozenset({OpKind.ARANGE, OpKind.SLICE, OpKind.PAD})
+BY_NUMBER = frozenset({OpKind.ARANGE, OpKind.SLICE, OpKind.PAD, OpKind.RUNNING_SUM})
 """Operators whose elements are told by their numbers along an axis."""
 
 

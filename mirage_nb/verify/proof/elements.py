@@ -121,6 +121,9 @@ class _Algebra:
                 return _each(_added, self._product(w, y), self._product(x, z))
             case OpKind.SUM | OpKind.MAX, DimAttrs(dim):
                 return _folded(_added if kind is OpKind.SUM else _larger, aligned[0], dim + batch)
+            case OpKind.RUNNING_SUM, _:
+                add = np.frompyfunc(_added, 2, 1)
+                return arrays.running(aligned[0], attrs, batch, lambda x, axis: add.accumulate(x, axis, object), ZERO)
             case OpKind.RESCALED_SUM, DimAttrs(dim):
                 x, m = np.broadcast_arrays(*aligned)
                 return self._rescaled(x, m, dim + batch)

@@ -38,7 +38,7 @@ ROUNDING: dict[DType, float] = {
 spread. Of f32 two bits fewer: exponentials, quotients and roots are what the fast units of a GPU make of them."""
 ACCUMULATION: dict[DType, float] = {DType.F32: 2.0**-23, DType.F64: 2.0**-52}
 """What a sum loses, relative to the sum of the sizes of its terms, by the type that it is accumulated in."""
-LINEAR = frozenset({OpKind.SUM, OpKind.MATMUL, OpKind.CONCAT_MATMUL})
+LINEAR = frozenset({OpKind.SUM, OpKind.RUNNING_SUM, OpKind.MATMUL, OpKind.CONCAT_MATMUL})
 """Linear in each operand: errors add up as their squares do."""
 STEEP = frozenset({OpKind.EXP, OpKind.SILU, OpKind.GELU, OpKind.SIGMOID})
 """Evaluated by the exponential unit, whose argument is rounded to f32, too."""

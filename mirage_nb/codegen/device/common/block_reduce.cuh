@@ -86,6 +86,70 @@ MIRAGE_DEVICE void columns_max(float (&v)[Width], float* scratch MIRAGE_SITE) {
   detail::combine_columns<Vectors, Sets, Width>(v, scratch, Maximum() MIRAGE_PASS);
 }
 
+// Running sums: every element becomes the sum up to it, or before it (Exclusive), from the end on (Backward).
+namespace detail {
+// Of vectors of Width elements, `apart` from one to the next, which lie behind each other; returns the sum of all.
+template <int Count, bool Backward, bool Exclusive>
+MIRAGE_DEVICE float run_elements(float* v, int apart) {
+  float sum = 0.0f;
+  MIRAGE_UNROLL
+  for (int i = 0; i < Count; i++) {
+    float& x = v[(Backward ? Count - 1 - i : i) * apart];
+    const float next = sum + x;
+    x = Exclusive ? sum : next;
+    sum = next;
+  }
+  return sum;
+}
+}  // namespace detail
+
+// A thread has Slots vectors of Width columns.
+template <int Slots, int Width, bool Backward, bool Exclusive>
+MIRAGE_DEVICE void run_columns(float (&v)[Slots * Width]) {
+  MIRAGE_UNROLL
+  for (int i = 0; i < Width; i++) detail::run_elements<Slots, Backward, Exclusive>(v + i, Width);
+}
+
+// A team of Warps warps has a row: one stretch of it after the other, of which each thread has a vector. Scratch and
+// barrier as above, a float for every warp and stretch.
+template <int Warps, int Slots, int Width, bool Backward, bool Exclusive>
+MIRAGE_DEVICE void run_rows(float (&v)[Slots * Width], float* scratch, int barrier MIRAGE_SITE) {
+  const int warp = warp_index() % Warps, behind = Backward ? 31 - lane_index() : lane_index();
+  float before[Slots], total[Slots];
+  MIRAGE_UNROLL
+  for (int s = 0; s < Slots; s++) {
+    float sum = detail::run_elements<Width, Backward, Exclusive>(v + s * Width, 1);
+    MIRAGE_UNROLL
+    for (int far = 1; far < 32; far *= 2) {
+      const float other = shuffle(sum, (lane_index() + (Backward ? far : -far)) & 31 MIRAGE_PASS);
+      if (behind >= far) sum += other;
+    }
+    const float other = shuffle(sum, (lane_index() + (Backward ? 1 : -1)) & 31 MIRAGE_PASS);
+    before[s] = behind > 0 ? other : 0.0f;
+    total[s] = shuffle(sum, Backward ? 0 : 31 MIRAGE_PASS);
+    if (Warps > 1 && lane_index() == 0) scratch[s * Warps + warp] = total[s];
+  }
+  if constexpr (Warps > 1) detail::group_sync(barrier, Warps * 32 MIRAGE_PASS);
+  float sum = 0.0f;
+  MIRAGE_UNROLL
+  for (int i = 0; i < Slots; i++) {
+    const int s = Backward ? Slots - 1 - i : i;
+    if constexpr (Warps > 1) {
+      MIRAGE_UNROLL
+      for (int j = 0; j < Warps; j++) {
+        const int w = Backward ? Warps - 1 - j : j;
+        if (w == warp) before[s] += sum;
+        sum += scratch[s * Warps + w];
+      }
+    } else {
+      before[s] += sum;
+      sum += total[s];
+    }
+    MIRAGE_UNROLL
+    for (int k = 0; k < Width; k++) v[s * Width + k] += before[s];
+  }
+}
+
 MIRAGE_DEVICE float block_sum(float v, float* scratch MIRAGE_SITE) {
   return detail::combine_warps(v, scratch, 0, warp_count(), 0, Add() MIRAGE_PASS);
 }
