@@ -19,7 +19,7 @@ from mirage_nb.optimize.plan import BlockPlan, Staged
 from mirage_nb.optimize.reach import Reach, Reaches
 from mirage_nb.tile.index import Index, Multi, linear, named, unravel
 from mirage_nb.tile.placement import Place
-from mirage_nb.tile.shared import SharedLayout
+from mirage_nb.tile.shared import Buffer, SharedLayout
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Scope:
 
     literals: operands of the kernel that are constants. reaches: how far tensors go that end with a size. windows: of
     operands that are parts of larger tensors. ops, results: per value, its operator and which of the operator's results
-    it is. first: per operator, its first value (-1: none).
+    it is. first: per operator, its first value (-1: none). buffers: the shared tensors, by their values.
     """
 
     plan: BlockPlan
@@ -38,8 +38,11 @@ class Scope:
     ops: dict[int, Op] = field(default_factory=dict)
     results: dict[int, int] = field(default_factory=dict)
     first: list[int] = field(default_factory=list)
+    buffers: dict[int, Buffer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.plan.staged is not None:
+            self.buffers |= {buffer.value: buffer for buffer in self.plan.staged.buffers}
         for op, values in self.block.definitions():
             self.first.append(values[0] if values else -1)
             for position, value in enumerate(values):
@@ -140,7 +143,7 @@ def locate(scope: Scope, value: int, index: Multi, dim: int | None, width: int =
         attrs = scope.ops[value].attrs
         assert isinstance(attrs, InIterAttrs)
         return operand_leaf(scope, attrs, index, named("iteration", scope.block.loop), dim, width)
-    buffer = scope.staged.buffer(value)
+    buffer = scope.buffers[value]
     layout = buffer.layout
     # Ring slots are chosen by the pointer; partial sums are added up by the reader.
     copies = buffer.copies if scope.ops[value].kind is OpKind.ACCUM else 1

@@ -65,10 +65,6 @@ class Staged:
         """How warps share Matmul `op`; None: it runs on scalar units."""
         return dict(self.tilings).get(op)
 
-    def buffer(self, value: int) -> Buffer:
-        """The shared tensor of `value`."""
-        return next(b for b in self.buffers if b.value == value)
-
 
 Strategy = Program | Resident | Staged
 """Roles and pipelines, as a tile program; tiles in the registers of threads; tiles in shared memory."""

@@ -64,7 +64,7 @@ def _vector_operands(
     if dim is None or place in (Place.LITERAL, Place.COUNTED, Place.DEVICE):
         return []
     if place is Place.SHARED and not computed:
-        layout = scope.staged.buffer(value).layout
+        layout = scope.buffers[value].layout
         return [] if not layout.swizzle or width * layout.dtype.size <= CHUNK_BYTES else None
     op = scope.ops[value]
     shape = scope.shape(value)
@@ -116,7 +116,7 @@ def copied(scope: Scope, value: int, iteration: Index) -> Fill | Carry:
     registers, single elements or vectors that begin anywhere."""
     attrs = scope.ops[value].attrs
     assert isinstance(attrs, InIterAttrs)
-    layout, shape = scope.staged.buffer(value).layout, scope.shape(value)
+    layout, shape = scope.buffers[value].layout, scope.shape(value)
     if width := _copy_width(scope, value, attrs, iteration):
         return Fill(value, Vectors(shape, width))
     window, found = scope.windows.get(attrs.arg), Vectors(shape, 1)
@@ -132,7 +132,7 @@ def copied(scope: Scope, value: int, iteration: Index) -> Fill | Carry:
 
 def _copy_width(scope: Scope, value: int, attrs: InIterAttrs, iteration: Index) -> int:
     """Elements per asynchronous copy, 0 if none is possible."""
-    layout = scope.staged.buffer(value).layout
+    layout = scope.buffers[value].layout
     shape, size = layout.shape, layout.dtype.size
     if not shape or layout.strides[-1] != 1:
         return 0
@@ -168,7 +168,7 @@ def _laid(scope: Scope, side: Side) -> Side:
     leaf, index = trace(scope, side.value, probe)
     if scope.plan.places[leaf] is not Place.SHARED:
         return side
-    layout = scope.staged.buffer(leaf).layout
+    layout = scope.buffers[leaf].layout
     lying = list(zip(layout.strides, layout.shape, strict=True))
     inner = [d for d, (stride, extent) in enumerate(lying) if stride == 1 and extent > 1]
     others = [s for d, s in enumerate(layout.strides) if d not in inner]
