@@ -338,9 +338,8 @@ class Run(Machine):
                     last, top = self.tops.get(by, {}).get(warp, (None, None))
                     if last is None or self.algebra is None:
                         continue
-                    before = self.registers[result][warp]
-                    gone = self.apply(OpKind.SUB, [before, before])
-                    self.registers[result][warp] = self.fold(AccumKind.RESCALE, (before, last), (gone, top))[0]
+                    factor = self.apply(OpKind.EXP, [self.apply(OpKind.SUB, [last, top])])
+                    self.registers[result][warp] = self.apply(OpKind.MUL, [self.registers[result][warp], factor])
                 if by not in self.tops:
                     self.wrong(f"{by} is read before it is there")
 

@@ -119,7 +119,10 @@ def test_any_mugraph(graph: KernelGraph, options: Options, private: bool, seed: 
             assert np.allclose(found, wanted, rtol=1e-6, atol=1e-7, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ["gain", "gated", "three products", "concatenated", "attention"])
+@pytest.mark.parametrize("name", [
+    "gain", "gated", "three products", "concatenated", "attention", "safe, keys split", "safe, rows alone",
+    "safe, warpgroups", "split",
+])  # fmt: skip
 def test_planned_programs_are_right_over_residues(name: str) -> None:
     instance = FieldInstance.draw(1)
     algebra: Any = FieldAlgebra(instance)
