@@ -85,7 +85,7 @@ class ResidentText:
             rescaled = [op.inputs[1] for op in self.scope.block.ops if op.kind is OpKind.RESCALED_SUM]
             running = sum(op.kind is OpKind.RUNNING_SUM for op in self.scope.block.ops)
             folds = sum(_reduces(op.kind) for op in self.scope.block.ops) + len(set(rescaled))
-            folds += running * (resident.slots - 1)
+            folds += running * (resident.slots - 1) if resident.rows else 0
             self.out.line(f"MIRAGE_SHARED(float, scratch, {folds * self._scratch_each});")
 
     @property
@@ -124,6 +124,12 @@ class ResidentText:
         return needed
 
     @property
+    def _in_stretches(self) -> bool:
+        """Whether what a thread has of a column lies together: sums run along it."""
+        running = any(op.kind is OpKind.RUNNING_SUM for op in self.scope.block.ops)
+        return running and self.resident.shared and not self.resident.rows
+
+    @property
     def _row_warps(self) -> int:
         return self.resident.lanes // LANES
 
@@ -140,7 +146,8 @@ class ResidentText:
             if resident.shared:
                 width = resident.width if resident.rows else 1
                 vectors = resident.tile[dim] // width
-                place = place * resident.lanes + named("place", resident.lanes)
+                mine, slots = named("place", resident.lanes), resident.slots
+                place = place + mine * slots if self._in_stretches else place * resident.lanes + mine
                 if anyway and resident.ragged:
                     place = Index(((f"({place} < {vectors} ? {place} : 0)", vectors, 1),))
                 place = place * width
@@ -347,8 +354,12 @@ class ResidentText:
     def _run(self, target: str, slots: int, width: int, attrs: RunningAttrs) -> None:
         """Elements of rows or columns become the sums up to them."""
         way = f"{str(attrs.backward).lower()}, {str(attrs.exclusive).lower()}"
-        if not self.resident.rows:
+        if not self.resident.shared:
             self.out.line(f"run_columns<{slots}, {width}, {way}>({target});")
+            return
+        if not self.resident.rows:
+            shares = f"{self.resident.vectors}, {self._sets}, {slots}, {width}"
+            self.out.line(f"run_shared_columns<{shares}, {way}>({target}, {self._column_scratch()});")
             return
         warps, groups = self._row_warps, self.resident.warps // self._row_warps
         at = named("row", groups) * (warps * slots) + self.scratch * self.resident.warps
@@ -358,11 +369,15 @@ class ResidentText:
 
     def _share(self, kind: str, target: str, width: int) -> None:
         """Partial results of columns become one."""
-        scratch = "nullptr"
-        if self._sets > 1:
-            scratch = f"scratch + {self.scratch * self._scratch_each}"
-            self.scratch += 1
-        self.out.line(f"columns_{kind}<{self.resident.vectors}, {self._sets}, {width}>({target}, {scratch});")
+        shares = f"{self.resident.vectors}, {self._sets}, {width}"
+        self.out.line(f"columns_{kind}<{shares}>({target}, {self._column_scratch()});")
+
+    def _column_scratch(self) -> str:
+        """For partial results of columns."""
+        if self._sets == 1:
+            return "nullptr"
+        self.scratch += 1
+        return f"scratch + {(self.scratch - 1) * self._scratch_each}"
 
     def _collective(self, kind: str, value: str) -> str:
         """Partial results of a row become one."""

@@ -38,8 +38,9 @@ OWN_OPERATORS = "the program's own operators"
 LIBRARY_AND_FUSED = "library products, the rest fused"
 LIBRARY_KERNELS = "library kernels, the rest fused"
 ROWS_FUSED = "products of one row fused"
-COLUMNS_FUSED = "running sums, columns and long rows in parts"
-UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, COLUMNS_FUSED})
+COLUMNS_FUSED = "columns and long rows folded in parts"
+RUNNING_FUSED = "running sums fused"
+UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, COLUMNS_FUSED, RUNNING_FUSED})
 """The configurations of candidates that nobody searched for."""
 COMPOSED_ROWS = ("attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
@@ -48,6 +49,8 @@ RENAMES = frozenset({OpKind.RESHAPE, OpKind.CONST})
 """Operators that are no kernel."""
 MOVES = VIEWS | {OpKind.CONCAT}
 """Operators that compute nothing."""
+SHARED = 2048
+"""Elements of a column that sums run along and threads share, at most: of more, few columns are left for a block."""
 TINY_PART = 4
 """Elements of a part of a row of a small program."""
 
@@ -153,11 +156,20 @@ def _in_parts(longest: Longest, tiny: Longest) -> Wording:
     return Wording(lambda p: folds(p, longest), lambda p: in_parts(p, longest), _by_axes(lambda p: in_parts(p, tiny)))
 
 
+def _if_running(wording: Wording) -> Wording:
+    """The wording, of programs with running sums."""
+
+    def replaced(program: KernelGraph) -> Replaced:
+        running = any(op.kind is OpKind.RUNNING_SUM for op in program.ops)
+        return wording.replaced(program) if running else {}
+
+    return replace(wording, replaced=replaced)
+
+
 ONE_ROW = Words((Wording(one_row.products, one_row.as_sums, _by_axes(one_row.as_sums)),))
 """Products of one row are no library's."""
 COLUMNS = Words(
     (
-        Wording(running.sums, running.as_running, running.small),
         Wording(squares.of_more, squares.about_own, _by_axes(squares.about_own)),
         _in_parts(
             Longest(row=PART, column=LONGEST_COLUMN),
@@ -167,6 +179,19 @@ COLUMNS = Words(
     replace(COMPOSED, row=PART, column=LONGEST_COLUMN),
 )
 """Columns that no thread holds, and rows that registers hardly do, in parts."""
+RUNNING = Words(
+    (
+        Wording(running.sums, running.as_running, running.small),
+        _if_running(
+            _in_parts(
+                Longest(row=PART, column=SHARED),
+                Longest(row=1, part=TINY_PART, column=1, column_part=TINY_PART),
+            )
+        ),
+    ),
+    replace(COMPOSED, row=PART, column=SHARED),
+)
+"""Running sums by the threads that hold rows, or share columns, as long as these are no longer."""
 
 
 def _said(program: KernelGraph, wordings: Sequence[Wording], seed: int) -> tuple[KernelGraph, list[Pair]]:

@@ -132,7 +132,7 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     slots, rows, parts = along, np.False_, np.array(1)
     if -1 in axes:
         width = np.where(np.less_equal(tile[-1], SHORT_ROW), width, 0)
-    elif len(axes) == 1 and not running:
+    elif len(axes) == 1:
         shared, parts = by_teams(along, found.results, most, loaded, warps)
         width = np.where(parts > 1, shared, width)
         slots = np.ceil(along / parts)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_nb.codegen import Options
+from mirage_nb.codegen import Options, emit
 from mirage_nb.errors import TargetError
 from mirage_nb.interp import reference
 from mirage_nb.ir import BlockGraph, DType, KernelGraph, OpKind, RunningAttrs
@@ -20,7 +20,7 @@ from mirage_nb.runtime.execution.torch_program import TORCH
 from mirage_nb.runtime.kernel.operators import OPERATORS as PLAIN
 from mirage_nb.runtime.kernel.pytorch import BY_TORCH as TORCH_KERNELS
 from mirage_nb.runtime.kernel.saved import plain_attrs
-from mirage_nb.search.composition import COLUMNS, library_and_fused
+from mirage_nb.search.composition import RUNNING, library_and_fused
 from mirage_nb.search.running import as_running, small
 from mirage_nb.search.session.unsearched import judged
 from mirage_nb.search.wide_rows import Longest, in_parts
@@ -70,7 +70,7 @@ def test_they_are_what_numpy_says(way: str, rows: int, columns: int, longest: in
 
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_one_kernel_is_found(way: str) -> None:
-    found = library_and_fused(said(WAYS[way][0], 48, 40), H200, said_as=COLUMNS)
+    found = library_and_fused(said(WAYS[way][0], 48, 40), H200, said_as=RUNNING)
     assert found is not None and operators(found.instance.graph) == [OpKind.GRAPH]
     assert judged(*found.small, 0).accepted
     check(found.instance.graph)
@@ -83,13 +83,14 @@ def test_one_kernel_is_found(way: str) -> None:
         ("X: bf16[3, 1000]\nM: bf16[3, 1000]\nreturn cumsum(where(M > 0, exp(X), 0), axis=1)", 1),
         ("X: f16[4, 512]\np = softmax(X, axis=1)\nreturn cumsum(p, axis=1) - p, cumsum(p, axis=1) / 2", 1),
         ("X: f32[2, 3, 50]\nreturn cumsum(X, axis=1), sum(cumsum(X * X, axis=2), axis=2)", 2),
-        ("X: f32[640, 24]\nreturn cumsum(X, axis=0)", 3),
+        ("X: f32[640, 24]\nreturn cumsum(X, axis=0)", 1),
+        ("X: f32[4096, 8]\nreturn cumsum(X, axis=0)", 3),
         ("X: f16[1, 50000]\nreturn cumsum(X, axis=1)", 3),
     ],
 )
 def test_what_is_around_them_is_in_their_kernels(text: str, kernels: int) -> None:
     """They were a library's, and what stands around them kernels of its own."""
-    found = library_and_fused(parse(text).graph, H200, said_as=COLUMNS)
+    found = library_and_fused(parse(text).graph, H200, said_as=RUNNING)
     assert found is not None and judged(*found.small, 0).accepted
     assert operators(found.instance.graph) == [OpKind.GRAPH] * kernels
     check(found.instance.graph)
@@ -113,6 +114,19 @@ def test_every_form_of_the_operator(way: str) -> None:
     assert isinstance(prove(first, second, seconds=5.0, these_sizes=True), Proof)
 
 
+def test_columns_that_threads_share_are_one_kernel() -> None:
+    """In parts they are read twice, by three kernels."""
+    program = parse("X: f16[8, 512, 24]\nY: f16[8, 512, 24]\nreturn cumsum(X * Y, axis=1) + Y").graph
+    found = library_and_fused(program, H200, said_as=RUNNING)
+    assert found is not None and operators(found.instance.graph) == [OpKind.GRAPH]
+    assert judged(*found.small, 0).accepted
+    check(found.instance.graph)
+
+
+def test_programs_without_them_are_not_said_so() -> None:
+    assert library_and_fused(parse("X: f32[2, 65536]\nreturn softmax(X)").graph, H200, said_as=RUNNING) is None
+
+
 def test_other_matrices_are_no_running_sums() -> None:
     for text in ("X @ tril(ones((C, C)), 1)", "X @ triu(ones((C, C)), -1)", "X @ (2 * triu(ones((C, C))))", "X @ X"):
         program = said(text, 8, 8)
@@ -127,7 +141,7 @@ def test_the_other_end_is_refuted() -> None:
 
 @examples(25)
 @given(
-    st.lists(st.sampled_from([1, 2, 3, 5, 8, 33, 64, 100, 256]), min_size=2, max_size=3),
+    st.lists(st.sampled_from([1, 2, 3, 5, 8, 33, 64, 100, 256, 600]), min_size=2, max_size=3),
     st.integers(0, 2), st.booleans(), st.booleans(), st.sampled_from(list(DType)[:3]), st.sampled_from([1, 3, 4, 8]),
 )  # fmt: skip
 def test_threads_that_hold_them(
@@ -144,6 +158,19 @@ def test_threads_that_hold_them(
     except TargetError:
         return  # more than the threads of one block hold
     check(graph, options)
+
+
+@pytest.mark.parametrize("shape", [(600, 8), (1024, 16), (100, 16), (2, 256, 16), (1, 333, 4)])
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_threads_that_share_columns(shape: tuple[int, ...], backward: bool, exclusive: bool) -> None:
+    b = Block((tensor(shape, DType.F32), tensor(shape[-1:], DType.F32)), (1,))
+    attrs = RunningAttrs(len(shape) - 2, backward, exclusive)
+    x = b.op(OpKind.RUNNING_SUM, b.read(0, (None,)), attrs=attrs)
+    b.save(b.op(OpKind.MUL, x, b.read(1, (None,))), (None,))
+    graph = one_kernel("X Y", b)
+    assert "run_shared_columns" in emit(graph, H200, Options(warps=8)).source
+    check(graph, Options(warps=8))
 
 
 def test_a_row_that_threads_cannot_hold_is_refused() -> None:

@@ -18,6 +18,8 @@ from mirage_nb.search.composition import (
     ONE_ROW,
     OWN_OPERATORS,
     ROWS_FUSED,
+    RUNNING,
+    RUNNING_FUSED,
     Composition,
     library_and_fused,
     own_operators,
@@ -47,6 +49,7 @@ def unsearched(
         (LIBRARY_KERNELS, COMPOSED_ROWS, None),
         (ROWS_FUSED, COMPOSED_ROWS, ONE_ROW),
         (COLUMNS_FUSED, (), COLUMNS),
+        (RUNNING_FUSED, (), RUNNING),
     ):
         if is_over():
             return

@@ -110,6 +110,43 @@ MIRAGE_DEVICE void run_columns(float (&v)[Slots * Width]) {
   for (int i = 0; i < Width; i++) detail::run_elements<Slots, Backward, Exclusive>(v + i, Width);
 }
 
+// The same of columns that threads share as above, each with one stretch of Slots elements behind that of the thread
+// before.
+template <int Vectors, int Sets, int Slots, int Width, bool Backward, bool Exclusive>
+MIRAGE_DEVICE void run_shared_columns(float (&v)[Slots * Width], float* scratch MIRAGE_SITE) {
+  constexpr int Each = 32 % Vectors == 0 ? 32 : Vectors;
+  const int column = thread_index() % Vectors, set = thread_index() / Each;
+  const int behind = Backward ? 31 - lane_index() : lane_index();
+  float before[Width];
+  MIRAGE_UNROLL
+  for (int i = 0; i < Width; i++) {
+    float sum = detail::run_elements<Slots, Backward, Exclusive>(v + i, Width);
+    before[i] = 0.0f;
+    if constexpr (Vectors < Each) {
+      MIRAGE_UNROLL
+      for (int far = Vectors; far < 32; far *= 2) {
+        const float other = shuffle(sum, (lane_index() + (Backward ? far : -far)) & 31 MIRAGE_PASS);
+        if (behind >= far) sum += other;
+      }
+      const float other = shuffle(sum, (lane_index() + (Backward ? Vectors : -Vectors)) & 31 MIRAGE_PASS);
+      if (behind >= Vectors) before[i] = other;
+    }
+    if (Sets > 1 && (Vectors == Each || behind >= 32 - Vectors)) scratch[(set * Width + i) * Vectors + column] = sum;
+  }
+  if constexpr (Sets > 1) detail::group_sync(0, Sets * Each MIRAGE_PASS);
+  MIRAGE_UNROLL
+  for (int i = 0; i < Width; i++) {
+    if constexpr (Sets > 1) {
+      MIRAGE_UNROLL
+      for (int s = 0; s < Sets; s++) {
+        if (Backward ? s > set : s < set) before[i] += scratch[(s * Width + i) * Vectors + column];
+      }
+    }
+    MIRAGE_UNROLL
+    for (int s = 0; s < Slots; s++) v[s * Width + i] += before[i];
+  }
+}
+
 // A team of Warps warps has a row: one stretch of it after the other, of which each thread has a vector. Scratch and
 // barrier as above, a float for every warp and stretch.
 template <int Warps, int Slots, int Width, bool Backward, bool Exclusive>
