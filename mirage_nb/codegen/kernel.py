@@ -23,6 +23,8 @@ from mirage_nb.optimize.reach import EXTENT, Reaches
 from mirage_nb.optimize.staged_program import staged_program
 from mirage_nb.tile.boxes import Bulk
 from mirage_nb.tile.placement import Place
+from mirage_nb.tile.program import LANES
+from mirage_nb.tile.register_resident import MOST_WARPS
 from mirage_nb.tile.staged import Bring, flat
 
 
@@ -100,7 +102,10 @@ class KernelText:
         outputs = [f"{c_type(t.dtype)}* __restrict__ o{i}" for i, t in enumerate(self.outputs)]
         maps = [f"const __grid_constant__ TensorMap {name}" for name in self.tensor_maps()]
         size = [f"const int32_t {EXTENT}"] if self.scope.reaches else []
-        head = f'extern "C" __global__ void __launch_bounds__({self.plan.options.threads}, 1)'
+        threads = self.plan.options.threads
+        shared = self.plan.resident is not None and self.plan.resident.shared
+        together = MOST_WARPS * LANES // threads if shared else 1
+        head = f'extern "C" __global__ void __launch_bounds__({threads}, {together})'
         return f"{head}\n{self.name}({', '.join([*inputs, *outputs, *maps, *size])})"
 
     def _names(self) -> None:

@@ -235,7 +235,8 @@ class ResidentText:
         reduced = bool(self.resident.dims)
         if self._is_once(attrs) and (self._once_bytes <= ONCE_BYTES or (reduced and self._gathers)):
             return "load_once"
-        return "load_now" if self.resident.together and reduced else "load"
+        ordered = self.resident.together and not self.resident.behind  # else compilers find room for what is behind
+        return "load_now" if ordered and reduced else "load"
 
     def _is_once(self, attrs: InIterAttrs) -> bool:
         return read_once(self.scope.block, attrs) and attrs.arg not in self.overlap.again
@@ -259,6 +260,7 @@ class ResidentText:
         if early:
             self._wait()
             self._saves(early, kept)
+            self._forget()
         for index, op in enumerate(self.scope.block.ops):
             if _reduces(op.kind):
                 self._reduce(index)
@@ -350,6 +352,15 @@ class ResidentText:
             out.line(f"{target}[0] = {self._collective(kind, f'{target}[0]')};")
         elif resident.shared:
             self._share(kind, target, results)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing that is computed of long inputs stays in registers, if there are none for it."""
+        if self.resident.computed_anew:
+            early = (v for v in self.inputs if v not in self.resident.behind)
+            shapes = {v: self._shape(v) for v in early}
+            long = [v for v, s in shapes.items() if self.resident.long(s) and self.resident.vector(s) > 1]
+            self.out.lines([f"forget(h{v});" for v in long])
 
     def _run(self, target: str, slots: int, width: int, attrs: RunningAttrs) -> None:
         """Elements of rows or columns become the sums up to them."""

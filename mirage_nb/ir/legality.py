@@ -25,8 +25,15 @@ REGISTER_BYTES = 4
 """One register; every element that a thread graph works on takes at least one."""
 
 
-def check(graph: KernelGraph, target: Target | None = None) -> None:
-    """Raise GraphError, naming the operator, unless `graph` is legal (and fits the target)."""
+def _nowhere(block: BlockGraph) -> bool:
+    return False
+
+
+def check(
+    graph: KernelGraph, target: Target | None = None, in_registers: Callable[[BlockGraph], bool] = _nowhere
+) -> None:
+    """Raise GraphError, naming the operator, unless `graph` is legal (and fits the target). in_registers: whether the
+    tensors of a block take registers of its threads, and no shared memory."""
     names = [i.name for i in graph.inputs]
     if len(set(names)) < len(names) or "" in names:
         raise GraphError(f"input names {names} are not distinct and non-empty")
@@ -36,7 +43,10 @@ def check(graph: KernelGraph, target: Target | None = None) -> None:
         if op.kind is OpKind.GRAPH:
             if not isinstance(op.body, BlockGraph):
                 raise GraphError(f"{_place('', number, op)}: a graph-defined operator needs a block graph")
-            _check_block(op.body, f"{_place('', number, op)}, ", target)
+            place = _place("", number, op)
+            _check_block(op.body, f"{place}, ", target)
+            if target is not None and not in_registers(op.body):
+                _check_bytes("shared", peak_shared_bytes(op.body), target.shared_per_block, f"{place}, the block graph")
     _check_types(KernelGraph.start(*graph.inputs), graph, "")
     if not graph.outputs or any(not 0 <= v < len(graph.types) for v in graph.outputs):
         raise GraphError(f"outputs {graph.outputs}: at least one, each a value of the graph")
@@ -166,8 +176,6 @@ def _check_block(graph: BlockGraph, place: str, target: Target | None) -> None:
             raise GraphError(f"{place}operand {arg} is read by no input iterator")
     _check_used(graph, place)
     _check_paths(graph, place)
-    if target is not None:
-        _check_bytes("shared", peak_shared_bytes(graph), target.shared_per_block, f"{place}the block graph")
 
 
 def _check_used(graph: BlockGraph | ThreadGraph, place: str) -> None:

@@ -14,8 +14,19 @@ from dataclasses import dataclass
 
 from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OutSaverAttrs
 from mirage_nb.tile.program import LANES
-from mirage_nb.tile.register_resident import WIDTHS, busy_lanes, hold, row_lanes, row_slots, turned, views
-from mirage_nb.tile.sketch import FOLDS, Sketch
+from mirage_nb.tile.register_resident import (
+    REGISTER_BUDGET,
+    WIDTHS,
+    Holding,
+    busy_lanes,
+    hold,
+    needed,
+    row_lanes,
+    row_slots,
+    turned,
+    views,
+)
+from mirage_nb.tile.sketch import Sketch
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +35,10 @@ class Resident:
 
     dims: the reduced axes of `tile`. width: elements of a vector along the last axis. slots: vectors per thread along
     the reduced axes. lanes: threads that share a reduction (1: a thread has all of it). warps: as many
-    as there is work for. behind: inputs that are asked for behind the reductions: registers that they would fill while
-    others are on their way let more blocks run at once. turned: values that lie otherwise than the results of rows that
-    they have an element for each of. viewed: loaded values, and the reshaped ones that they are read as. together:
-    whether all blocks run side by side, each waiting for what it asked for alone.
+    as there is work for. behind: inputs that are asked for behind the reductions: there is no room for them before, or
+    registers that they would fill while others are on their way let more blocks run at once. turned: values that lie
+    otherwise than the results of rows that they have an element for each of. viewed: loaded values, and the reshaped
+    ones that they are read as. together: whether all blocks run side by side, each waiting for what it asked for alone.
     """
 
     tile: tuple[int, ...]
@@ -67,6 +78,12 @@ class Resident:
         each = self.width if self.rows else 1
         return self.shared and self.slots * self.lanes * each != self.tile[self.dims[0]]
 
+    @property
+    def computed_anew(self) -> bool:
+        """Whether a thread has no registers for what it computes of all its elements, so that it does so wherever it
+        needs them: two of 16 bits take one."""
+        return self.shared and self.slots * self.width > REGISTER_BUDGET
+
     def spans(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Vectors of a value of `shape` that one thread holds along every reduced axis."""
         places = [dim - len(self.tile) for dim in self.dims]
@@ -93,8 +110,8 @@ class Resident:
 
 
 def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 0) -> Resident | None:
-    """How `warps` warps hold the block's tiles, or None if they cannot. at_once: so many blocks run at least side by
-    side (0: all of them)."""
+    """How `warps` warps, or more, hold the block's tiles, or None if they cannot. at_once: so many blocks run at least
+    side by side (0: all of them)."""
     if any(isinstance(a := op.attrs, InIterAttrs) and a.tile for op in _literals(block, sketch)):
         return None  # a number that ends with its tensor: threads know no place of their elements
     found = hold(sketch, lambda value: block.types[value].shape, sorted(_ragged_runs(block)), warps)
@@ -103,16 +120,17 @@ def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 
     tile, width, results = tuple(map(int, found.tile)), int(found.width), int(found.results)
     dims = tuple(len(tile) + axis for axis in found.axes)
     together, viewed = not at_once or math.prod(block.grid) <= at_once, tuple(views(sketch).items())
+    warps = int(found.warps)
+    behind = _behind(block, sketch, found) if found.tight or (found.rows and not together) else frozenset[int]()
     if found.rows:
         lanes = int(busy_lanes(tile[-1], row_lanes(results, warps), width))
-        behind = frozenset[int]() if together else _behind(block)
         slots = int(row_slots(tile[-1], lanes, width))
         lie = frozenset(turned(sketch) or ())
         return Resident(tile, dims, width, slots, lanes, lanes * results // LANES, behind, lie, viewed, together)
     parts = int(found.parts)
     if parts > 1:
         slots, shared = math.ceil(tile[dims[0]] / parts), parts * (results // width) // LANES
-        return Resident(tile, dims, width, slots, parts, shared, viewed=viewed, together=together)
+        return Resident(tile, dims, width, slots, parts, shared, behind, viewed=viewed, together=together)
     busy = _busy_warps(math.ceil(results / width), warps)
     slots = math.prod(tile[dim] for dim in dims)
     return Resident(tile, dims, width, slots, 1, busy, viewed=viewed, together=together)
@@ -127,17 +145,13 @@ def _literals(block: BlockGraph, sketch: Sketch) -> list[Op]:
     return [op for op, node in zip(block.ops, sketch.nodes, strict=True) if node.literal]
 
 
-def _behind(block: BlockGraph) -> frozenset[int]:
-    """Inputs that are the same for all blocks, which caches keep, and that no reduction needs."""
-    needed: set[int] = set()
-    for op, values in reversed(tuple(block.definitions())):
-        if op.kind in FOLDS or not needed.isdisjoint(values):
-            needed.update(op.inputs)
-    return frozenset(
-        values[0]
-        for op, values in block.definitions()
-        if isinstance(op.attrs, InIterAttrs) and values[0] not in needed and set(op.attrs.imap) == {None}
-    )
+def _behind(block: BlockGraph, sketch: Sketch, found: Holding) -> frozenset[int]:
+    """Inputs that no reduction needs: all of them where there is no room, else those that are the same for all blocks,
+    which caches keep."""
+    wanted = needed(sketch)
+    inputs = {values[0]: op.attrs for op, values in block.definitions() if isinstance(op.attrs, InIterAttrs)}
+    late = {value: attrs for value, attrs in inputs.items() if value not in wanted}
+    return frozenset(value for value, attrs in late.items() if found.tight or set(attrs.imap) == {None})
 
 
 def _ragged_runs(block: BlockGraph) -> set[int]:

@@ -25,6 +25,7 @@ from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import COMPOSED, Grain, IsOver, never, partition
 from mirage_nb.search.pieces import VIEWS, Piece, Whole, is_heavy
 from mirage_nb.search.saturation.values import POST
+from mirage_nb.search.sizes.coarse import longest_row
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import small_program, tiny_extents
 from mirage_nb.search.sizes.written import written_cost
@@ -32,7 +33,6 @@ from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 from mirage_nb.search.wide_rows import PART, Longest, folds, in_parts
 from mirage_nb.targets import Target
 from mirage_nb.tile.register_resident import LONGEST_COLUMN
-from mirage_nb.tile.sharing import SUM_BYTES
 
 OWN_OPERATORS = "the program's own operators"
 LIBRARY_AND_FUSED = "library products, the rest fused"
@@ -89,7 +89,7 @@ def library_and_fused(
         if said is fewest:
             return None
     if said_as is not None or not rows:
-        widest = Longest(row=target.shared_per_block // SUM_BYTES)
+        widest = Longest(row=longest_row(said, target))
         said, more = _said(said, [_in_parts(widest, Longest(row=1, part=TINY_PART))], seed)
         pairs += more
     library = matches(said, rows) if rows else ()

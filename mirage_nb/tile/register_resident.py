@@ -4,25 +4,31 @@ In: the sketch of a block; extents, as numbers (the planner of one block) or as 
 of sizes at once). Out: the same kind: elements of a thread's vectors, 0 where the tiles do not fit. Such a block has no
 loop and no product. Where rows alone are reduced, whole warps share one, unless it is short; where columns are, threads
 of several warps share one if there are fewer columns than threads; of other reductions, of several axes or of none, a
-thread has all columns.
+thread has all columns. A row or column that is too long for the warps of a block gets as many as hold it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from mirage_nb.ir import OpKind
+from mirage_nb.ir import BlockGraph, OpKind
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.sharing import SUM_BYTES
-from mirage_nb.tile.sketch import FOLDS, Node, Sketch
+from mirage_nb.tile.sketch import FOLDS, Node, Sketch, sketch_of
 
-REGISTER_BUDGET = 128
-"""32-bit registers that the tiles of one thread may take."""
+REGISTER_BUDGET = 104
+"""32-bit registers that the tiles of a thread may take that shares rows or columns: what is left of 128, as many as it
+has where `MOST_WARPS` run on a multiprocessor. With so many, kernels spill next to nothing."""
+REGISTER_BYTES = 4
+LONE_BUDGET = 128
+"""The same of a thread that has columns to itself."""
+MOST_WARPS = 16
+"""Of a block; with more of them all threads together hold less."""
 LONGEST_COLUMN = 64
 """Elements of a column that one thread may hold."""
 LONE_COLUMN = 32
@@ -46,25 +52,30 @@ _SIMPLE = frozenset({OpKind.IN_ITER, OpKind.CONST, OpKind.RESHAPE, OpKind.OUT_SA
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A tile that is loaded: whether it varies along the reduced axis, and along the last one; bytes of an element."""
+    """A tile that is loaded: whether it varies along the reduced axis, and along the last one; bytes of an element;
+    whether no reduction needs it, so that it can be asked for behind them."""
 
     long: Any
     varied: Any
     size: int
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
     """tile: the shape that all values of a block broadcast to; axes: its reduced ones, counted from the last; rows:
     where warps share rows; width: elements of a vector along the last axis, 0 where threads cannot hold the tile;
-    parts: threads that share a column; registers: of a thread, for what it loads."""
+    parts: threads that share a column; warps: of the block; registers: of a thread, for what it loads; tight: what no
+    reduction needs finds room behind them only."""
 
     tile: tuple[Any, ...]
     axes: tuple[int, ...]
     rows: Any
     width: Any
     parts: Any = 1
+    warps: Any = 0
     registers: Any = 0
+    tight: Any = False
 
     @property
     def shared(self) -> Any:
@@ -76,10 +87,16 @@ class Holding:
         """Of all reductions."""
         return _product([extent for place, extent in enumerate(self.tile, -len(self.tile)) if place not in self.axes])
 
+    def otherwise(self, other: Holding) -> Holding:
+        """This, where threads can hold the tile, else another way."""
+        names = ("rows", "width", "parts", "warps", "registers", "tight")
+        chosen = {n: np.where(self.width > 0, getattr(self, n), getattr(other, n)) for n in names}
+        return replace(self, **chosen)
+
 
 def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence[Any], warps: int) -> Holding | None:
-    """How so many warps hold the tiles of a block; None if they cannot, whatever the extents. runs: the innermost
-    extents of tensors over whose ends tiles hang, which no vector may cross."""
+    """How so many warps hold the tiles of a block, or more of them what they cannot; None if none can, whatever the
+    extents. runs: the innermost extents of tensors over whose ends tiles hang, which no vector may cross."""
     reductions = [node for node in sketch.nodes if node.kind in FOLDS]
     running = [node.makes[0] for node in reductions if node.kind is OpKind.RUNNING_SUM]
     axes = tuple(sorted({node.along for node in reductions}))
@@ -119,34 +136,70 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     once = len(reductions) == 1 and all(len(sketch.uses[value]) == 1 for value in loads)
     held = [(value, SUM_BYTES if running and once else size) for value, size in zip(loads, sizes, strict=True)]
     held += [(value, SUM_BYTES) for value in running if not once]
+    late = {*loads} - needed(sketch)
     loaded = [
         Loaded(
             reduce(np.logical_or, (np.greater(_extent(shapes[value], axis), 1) for axis in axes), np.False_),
             np.greater(_extent(shapes[value], -1), 1),
             size,
+            value in late,
         )
         for value, size in held
     ]
-    most, along = widest([tile[-1], *runs], sizes), _product([tile[axis] for axis in axes])
-    width = by_columns(along, found.results, 1 if -1 in axes else most, loaded, warps)
+    most = widest([tile[-1], *runs], sizes)
+    shared = _shared_out(found, most, loaded, warps)
+    while len(axes) == 1 and 2 * warps <= MOST_WARPS and not np.all(shared.width > 0):
+        warps *= 2
+        shared = shared.otherwise(_shared_out(found, most, loaded, warps))
+    return replace(shared, width=np.where(able, shared.width, 0))
+
+
+def _shared_out(block: Holding, most: Any, loaded: Sequence[Loaded], warps: int) -> Holding:
+    """How so many warps share a tile, with vectors of `most` elements at most."""
+    tile, axes, results = block.tile, block.axes, block.results
+    along = _product([tile[axis] for axis in axes])
+    width = by_columns(along, results, 1 if -1 in axes else most, loaded, warps)
     slots, rows, parts = along, np.False_, np.array(1)
     if -1 in axes:
         width = np.where(np.less_equal(tile[-1], SHORT_ROW), width, 0)
     elif len(axes) == 1:
-        shared, parts = by_teams(along, found.results, most, loaded, warps)
+        shared, parts = by_teams(along, results, most, loaded, warps)
         width = np.where(parts > 1, shared, width)
         slots = np.ceil(along / parts)
     if axes == (-1,):
-        wide = reduce(np.logical_or, (np.greater(_extent(shapes[value], -1), 1) for value in saved)) & (not running)
-        shared = by_rows(tile[-1], found.results, most, loaded, wide, warps)
+        shared = by_rows(tile[-1], results, most, loaded, warps)
         rows, width = np.greater(shared, 0), np.where(np.greater(shared, 0), shared, width)
-        slots = np.where(rows, row_slots(tile[-1], row_lanes(found.results, warps), shared), along)
-    return Holding(tile, axes, rows, np.where(able, width, 0), parts, _registers(loaded, slots, width))
+        slots = np.where(rows, row_slots(tile[-1], row_lanes(results, warps), shared), along)
+    registers = _registers(loaded, slots, width)
+    tight = (rows | (parts > 1)) & (registers > REGISTER_BUDGET)
+    return Holding(tile, axes, rows, width, parts, warps, np.where(tight, REGISTER_BUDGET, registers), tight)
+
+
+def holds(block: BlockGraph, warps: int = 8) -> bool:
+    """Whether so many warps, or more, hold the rows or columns that a block folds, whatever ends within a tile."""
+    found = hold(sketch_of(block), lambda value: block.types[value].shape, (), warps)
+    return found is not None and bool(found.axes) and bool(found.width > 0)
+
+
+def held_elements(size: int) -> int:
+    """Elements of so many bytes that the threads of a block hold together at most."""
+    return REGISTER_BUDGET * REGISTER_BYTES * LANES * MOST_WARPS // size
 
 
 def _simple(node: Node) -> bool:
     """Whether threads can do an operator in their registers."""
     return node.elementwise or node.kind in _SIMPLE or node.kind in FOLDS
+
+
+def needed(sketch: Sketch) -> set[int]:
+    """The values that reductions are computed from."""
+    found: set[int] = set()
+    for node in reversed(sketch.nodes):
+        if node.kind in FOLDS:
+            found.update(node.reads)
+        elif wanted := found.intersection(node.makes):
+            found.update(node.reads_for(wanted))
+    return found
 
 
 def views(sketch: Sketch) -> dict[int, int]:
@@ -267,17 +320,15 @@ def busy_lanes(last: Any, lanes: Any, width: Any) -> Any:
     return LANES * np.ceil(vectors / np.maximum(row_slots(last, lanes, width), 1) / LANES)
 
 
-def by_rows(last: Any, rows: Any, most: Any, loaded: Sequence[Loaded], wide: Any, warps: int) -> Any:
+def by_rows(last: Any, rows: Any, most: Any, loaded: Sequence[Loaded], warps: int) -> Any:
     """So many rows of `last` elements, whole warps for each: the widest vectors up to `most` that leave no thread
-    without one, else single elements. wide: whether results are as wide as the rows."""
+    without one, else single elements."""
     lanes = row_lanes(rows, warps)
     width: Any = 1
     for wider in WIDTHS[1:]:
         width = np.where((wider <= most) & (np.floor_divide(last, wider) >= lanes), wider, width)
-    slots = row_slots(last, lanes, width)
-    # Behind the reductions there is one more tile in f32, which is computed from the others.
-    fits = _registers(loaded, slots, width) + np.where(wide, slots * width, 0) <= REGISTER_BUDGET
-    return np.where(fits & np.equal(np.mod(warps, rows), 0), width, 0)
+    able = _fits(loaded, row_slots(last, lanes, width), width) & np.equal(np.mod(warps, rows), 0)
+    return np.where(able, width, 0)
 
 
 def by_columns(along: Any, results: Any, most: Any, loaded: Sequence[Loaded], warps: int) -> Any:
@@ -288,7 +339,7 @@ def by_columns(along: Any, results: Any, most: Any, loaded: Sequence[Loaded], wa
     for wider in WIDTHS:
         busy = LANES * np.where(np.equal(along, 1) & (wider > 2), warps, 1)
         enough = np.floor_divide(results, wider) >= busy if wider > 1 else np.greater(results, 0)
-        fits = _registers(loaded, along, wider) <= REGISTER_BUDGET
+        fits = _registers(loaded, along, wider) <= LONE_BUDGET
         width = np.where((wider <= most) & enough & fits, wider, width)
     able = np.less_equal(along, LONGEST_COLUMN) & np.less_equal(results, AHEAD * LANES * warps * width)
     return np.where(able, width, 0)
@@ -307,7 +358,7 @@ def by_teams(along: Any, results: Any, most: Any, loaded: Sequence[Loaded], warp
         slots = np.ceil(along / share)
         share = np.ceil(along / slots / least) * least
         partial = wider * partial_sets(vectors, share)
-        fits = (partial <= PARTIAL_RESULTS) & (_registers(loaded, slots, wider) <= REGISTER_BUDGET)
+        fits = (partial <= PARTIAL_RESULTS) & _fits(loaded, slots, wider)
         able = fits & (wider <= most) & np.equal(np.mod(results, wider), 0) & (along > LONE_COLUMN) & (share > 1)
         able = able & (share * SHARED_COLUMN <= along) & (vectors * share <= LANES * warps)
         width, parts = np.where(able, wider, width), np.where(able, share, parts)
@@ -319,8 +370,12 @@ def partial_sets(vectors: Any, parts: Any) -> Any:
     return np.where(np.mod(LANES, np.maximum(vectors, 1)), parts, parts * vectors / LANES)
 
 
+def _fits(loaded: Sequence[Loaded], slots: Any, width: Any) -> Any:
+    """Whether threads have registers for what reductions need."""
+    return _registers([tile for tile in loaded if not tile.late], slots, width) <= REGISTER_BUDGET
+
+
 def _registers(loaded: Sequence[Loaded], slots: Any, width: Any) -> Any:
     """Of a thread, for the loaded tiles."""
-    return sum(
-        np.where(tile.long, slots, 1) * np.ceil(np.where(tile.varied, width, 1) * tile.size / 4) for tile in loaded
-    )
+    vectors = (np.where(tile.varied, width, 1) * tile.size for tile in loaded)
+    return sum(np.where(t.long, slots, 1) * np.ceil(v / REGISTER_BYTES) for t, v in zip(loaded, vectors, strict=True))

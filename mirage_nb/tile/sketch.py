@@ -7,7 +7,7 @@ operator reads what is made before it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -73,6 +73,17 @@ class Node:
     def factors(self) -> frozenset[int]:
         """The values that a thread graph multiplies: a thread reads many elements of them for one result."""
         return frozenset(self.reads[v] for kind, read in self.chain if kind in MATMULS for v in read)
+
+    def reads_for(self, made: Collection[int]) -> Iterator[int]:
+        """The values that some of what it makes is computed from."""
+        if not self.chain:
+            yield from self.reads
+            return
+        wanted = {place for place, value in zip(self.leaving, self.makes, strict=True) if value in made}
+        for place in reversed(range(len(self.chain))):
+            if len(self.reads) + place in wanted:
+                wanted.update(self.chain[place][1])
+        yield from (value for place, value in enumerate(self.reads) if place in wanted)
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -74,6 +75,35 @@ def test_warps_share_rows(warps: int, rows_per_block: int) -> None:
     found = held(graph, options)
     assert found is not None and found.rows and found.lanes == 32 * warps // rows_per_block
     check(graph, options)
+
+
+def normed(shape: tuple[int, ...], dtype: DType) -> KernelGraph:
+    """X / sqrt(sum(X * X)) * G + R along the rows; G is a gain per column, R lies as X does."""
+    b = Block((tensor(shape, dtype), tensor(shape[-1:], dtype), tensor(shape, dtype)), shape[:1])
+    x, gain, r = b.read(0, (0,)), b.read(1, (None,)), b.read(2, (0,))
+    y = b.op(OpKind.DIV, x, b.op(OpKind.SQRT, b.sum(b.op(OpKind.SQR, x), 1)))
+    b.save(b.op(OpKind.ADD, b.op(OpKind.MUL, y, gain), r), (0,))
+    return one_kernel("X G R", b)
+
+
+@pytest.mark.parametrize(
+    ("made", "width", "dtype", "warps", "anew", "behind"),
+    [(softmax, 12288, DType.F32, 8, False, 0), (softmax, 16000, DType.F32, 16, False, 0),
+     (softmax, 14003, DType.BF16, 16, False, 0), (softmax, 32000, DType.BF16, 16, False, 0),
+     (normed, 8000, DType.F32, 8, False, 0), (normed, 20000, DType.F32, 8, False, 2),
+     (normed, 30001, DType.F32, 16, False, 2), (normed, 90000, DType.F16, 16, True, 2)],
+)  # fmt: skip
+def test_more_warps_hold_longer_rows(
+    made: Callable[..., KernelGraph], width: int, dtype: DType, warps: int, anew: bool, behind: int
+) -> None:
+    """Sixteen have room for rows of 200 KB; what no reduction needs is asked for behind them, and what is computed of
+    elements of 16 bits is computed again."""
+    graph = made((2, width), *([1] if made is softmax else []), dtype)
+    found = held(graph, Options())
+    assert found is not None and (found.warps, found.computed_anew, len(found.behind)) == (warps, anew, behind)
+    source = emit(graph, H200).source
+    assert ("forget(" in source) == anew and f"__launch_bounds__({32 * warps}, {16 // warps})" in source
+    check(graph, Options(), scale=0.3)
 
 
 def gained(blocks: int) -> KernelGraph:

@@ -12,6 +12,7 @@ from mirage_nb.errors import TargetError
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search import EFFORTS, configurations, instances, prepare
+from mirage_nb.search.composition import as_they_stand
 from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import held_in_registers
@@ -105,6 +106,39 @@ def test_they_agree_on_results_that_are_joined(result: str) -> None:
     assert found[True, True] and not found[True, False] and not found[False, True]
 
 
+LONG = (
+    "log_softmax(X, axis=-1)", "softmax(X * 0.125 + G, axis=-1)", "softmax(X + Y, axis=-1)", "layer_norm(X) * G + G",
+    "rms_norm(X, G)", "X / max(X, axis=-1, keepdims=True) + Y",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", LONG)
+@pytest.mark.parametrize(("dtype", "most"), [("f32", 53248), ("bf16", 106496)])
+def test_they_agree_on_long_rows(form: str, dtype: str, most: int) -> None:
+    """Rows that sixteen warps have to share, and those that are too long for them."""
+    for width in (most // 4, most // 2, most, most + 8):
+        shapes = {"X": f"[64, {width}]", "Y": f"[64, {width}]", "G": f"[{width}]"}
+        lines = [f"{name}: {dtype}{shape}" for name, shape in shapes.items() if name in form]
+        found = compared("\n".join([*lines, f"return {form}"]), 4)
+        long = form.startswith("softmax") and width >= most  # of two operands
+        assert not found[True, False] and not found[False, True]
+        assert bool(found[True, True]) == (width <= most and not long)
+
+
+@pytest.mark.parametrize("form", LONG)
+@pytest.mark.parametrize(("dtype", "width"), [("f32", 16384), ("f32", 26000), ("f16", 50000), ("bf16", 53248)])
+def test_rows_that_are_held_cross_memory_once(form: str, dtype: str, width: int) -> None:
+    """They were read twice, in parts. What all blocks read again, and work that nothing hides, is some of it."""
+    shapes = {"X": f"[512, {width}]", "Y": f"[512, {width}]", "G": f"[{width}]"}
+    lines = [f"{name}: {dtype}{shape}" for name, shape in shapes.items() if name in form]
+    graph = parse("\n".join([*lines, f"return {form}"])).graph
+    nbytes = sum(i.type.nbytes for i in graph.inputs) + graph.output_types[0].nbytes
+    prepared = prepare(graph)
+    best = instances(as_they_stand(prepared), prepared, H200, 1)[0]
+    once = H200.start_us + nbytes / (1e3 * H200.device_bandwidth)
+    assert once < best.cost.us < 1.75 * once
+
+
 @pytest.mark.slow
 def test_they_agree_on_thousands() -> None:
     found: Counter[tuple[bool, bool]] = Counter()
@@ -120,12 +154,12 @@ def test_rules_say_the_same_of_numbers_and_of_arrays() -> None:
     for size in (2, 4):
         loaded = [Loaded(True, True, size), Loaded(False, True, 2)]
         most = widest([last], [size])
-        at_once = [by_rows(last, rows, most, loaded, True, 8), by_columns(rows, last, most, loaded, 8)]
+        at_once = [by_rows(last, rows, most, loaded, 8), by_columns(rows, last, most, loaded, 8)]
         at_once += by_teams(last, rows, most, loaded, 8)
         for n in range(300):
             one, few = int(last[n]), int(rows[n])
             own = widest([one], [size])
             assert own == most[n]
-            singly = [by_rows(one, few, own, loaded, True, 8), by_columns(few, one, own, loaded, 8)]
+            singly = [by_rows(one, few, own, loaded, 8), by_columns(few, one, own, loaded, 8)]
             singly += by_teams(one, few, own, loaded, 8)
             assert [int(a[n]) for a in at_once] == [int(s) for s in singly]

@@ -13,6 +13,7 @@ from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import Target
+from mirage_nb.tile.register_resident import holds
 from mirage_nb.verify.files import describe, read_graph
 from mirage_nb.verify.proof import verify_and_prove
 from mirage_nb.verify.verdict import VerdictKind
@@ -64,7 +65,7 @@ def read_legal(text: str | KernelGraph, target: Target | None = None) -> KernelG
             hint="print_graph(muGraph) writes the text; a program is given as its text",
         )
     graph = text if isinstance(text, KernelGraph) else read_graph(text)
-    check(graph, target)
+    check(graph, target, holds)
     return graph
 
 

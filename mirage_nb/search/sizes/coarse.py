@@ -19,12 +19,13 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from mirage_nb.ir import HALVES, OpKind
+from mirage_nb.ir import HALVES, KernelGraph, OpKind
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import MAX_GRID_DIMS
 from mirage_nb.search.pieces import HEAVY
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.targets import Target
+from mirage_nb.tile.register_resident import held_elements
 from mirage_nb.tile.sharing import SUM_BYTES
 
 TILES = (1, 16, 64, 128)
@@ -89,7 +90,15 @@ def one_tile_fits(prepared: Prepared, target: Target) -> bool:
     """Whether a block without a loop can hold the largest value of a program, as small as a grid cuts it."""
     grid = {*_grid(prepared)}
     sizes = (prod(prepared.axes[axis].extent for axis in span - grid) for span in prepared.spans)
-    return SUM_BYTES * max(sizes, default=0) <= target.shared_per_block
+    return max(sizes, default=0) <= longest_row(prepared.graph, target)
+
+
+def longest_row(program: KernelGraph, target: Target) -> int:
+    """Elements of a row that a block without a loop may hold: in shared memory, or in registers as the largest input
+    has them."""
+    largest = max((i.type for i in program.inputs), key=lambda type_: type_.elements, default=None)
+    held = held_elements(largest.dtype.size) if largest is not None else 0
+    return max(target.shared_per_block // SUM_BYTES, held)
 
 
 def _products_per_us(prepared: Prepared, target: Target, constants: Constants) -> float:

@@ -62,6 +62,9 @@ class Constants:
     """The same in the loop, where they drain pipelines."""
     held_operations: float = 0.341
     """As `vector_operations`, in a block that holds its tiles in registers."""
+    lone_operations: float = 5.0
+    """The same where it has a multiprocessor for itself, and memory waits for it: an instruction of all lanes counts as
+    two operations, an exponential as eighteen, the five operators of a softmax as 28."""
     run_bytes: float = 88.0
     """What a run of device memory takes at least of its bandwidth, where threads hold tiles: a rope in runs of 64, 32
     and 16 bytes took 1.35, 2.75 and 6.3 times as long as in runs of 128."""

@@ -137,12 +137,13 @@ def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
     registers = registers_of(tiles)
     held = held_in_registers(tiles)
     if held.fits.any():
-        registers = registers.holding(held.fits, held.registers)
-        spent.late = np.where(held.fits, held_work(tiles, held.rounds, target, constants), spent.late)
+        registers = registers.holding(held.fits, held.registers, held.warps)
+        spent.late = np.where(held.fits, held_work(tiles, held, target, constants), spent.late)
     blocks = tiles.sizes.total_blocks()
     copied = copies(tiles, target, constants)
-    # Vectors as wide as can be: what counts is their bytes.
-    copied = replace(copied, us_once=np.where(held.shared, 0.0, copied.us_once))
+    # Vectors as wide as can be, all on their way together: what counts is their bytes.
+    once = (np.where(held.shared, 0.0, us) for us in (copied.us_once, copied.waiting_once))
+    copied = replace(copied, **dict(zip(("us_once", "waiting_once"), once, strict=True)))
     warps = {variant.warps for variant in (DEFAULT_VARIANT, *(OTHER_VARIANTS if tiles.chained else ()))}
     return Block(
         copied,
@@ -217,8 +218,12 @@ def _wave(
     longest: Numbers = np.maximum(moving + waiting, before + early + (loop - 1) * looped)
     begun = np.where(block.staged, 0.0, sharing * constants.begin_us)
     alone = constants.latency_us + looped + spent.late * slowed + begun
-    # Blocks that hold their tiles come one by one, and ask for theirs while others compute.
-    return alone + longest, np.where(block.staged, alone + longest, np.maximum(alone, longest))
+    # Blocks that hold their tiles come one by one, and ask for theirs while others compute. One that has a
+    # multiprocessor for itself asks when the one before it has handed its results over.
+    stored = block.traffic.own[-1]
+    loading = longest * copied.nbytes_once / (copied.nbytes_once + stored) + stored / constants.port_bytes_us
+    behind = np.maximum(longest, alone + np.where(sharing > 1, 0.0, loading))
+    return alone + longest, np.where(block.staged, alone + longest, behind)
 
 
 def start_us(tiles: Tiles, target: Target, constants: Constants) -> float:

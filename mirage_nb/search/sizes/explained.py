@@ -19,7 +19,7 @@ from mirage_nb.search.sizes.library import library_steps
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, OTHER_VARIANTS, Variant, fits
 from mirage_nb.search.sizes.specialised import Specialised, with_roles
 from mirage_nb.search.sizes.tiles import Tiles
-from mirage_nb.search.sizes.work import Work, work
+from mirage_nb.search.sizes.work import Work, held_in_registers, work
 from mirage_nb.search.sizes.written import written_kernels
 from mirage_nb.targets import Target
 from mirage_nb.tile.program import GROUP
@@ -144,7 +144,7 @@ def _kernel(tiles: Tiles, target: Target, constants: Constants) -> KernelEstimat
         blocks=int(blocks),
         waves=int(waves),
         resident=int(running.resident[0, 0]),
-        warps=variant.warps,
+        warps=variant.warps if block.staged[0] else int(held_in_registers(tiles).warps[0]),
         stages=int(running.stages[0, 0]),
         iterations=int(loop),
         shared_memory=int(running.memory[0, 0]),

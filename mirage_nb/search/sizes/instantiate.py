@@ -31,6 +31,7 @@ from mirage_nb.search.sizes.cost import Cost, Estimates, estimate
 from mirage_nb.search.sizes.drafts import Draft, Instance, rewritten, with_threads
 from mirage_nb.search.sizes.occupancy import live
 from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.sizes.work import held_in_registers
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
 from mirage_nb.tile.rules import RESERVED_BYTES, TEAMS, few
@@ -163,7 +164,7 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
     for kernel, numbers in numbered(structure, prepared, sizes):
         tiles = Tiles.of(prepared, kernel, numbers)
         estimates = estimate(tiles, target)
-        if not (_fits(live(tiles), target) & _legal(estimates, target))[0]:
+        if not (_has_room(tiles, target) & _legal(estimates, target))[0]:
             return None
         choices.append(_choice(kernel, numbers, estimates, 0))
     if len(choices) < len(structure.kernels):
@@ -318,7 +319,7 @@ def _kernel_choices(
     free = tuple(_splittable(prepared, kernel))
     sizes = _all_sizes(prepared, kernel.grid, kernel.loop, free, interface, overhang)
     tiles = Tiles.of(prepared, kernel, sizes)
-    able = _fits(live(tiles), target) & limits.allowed(sizes.blocks, sizes.loop)
+    able = _has_room(tiles, target) & limits.allowed(sizes.blocks, sizes.loop)
     if not able.any():  # half of all structures keep a whole axis: nothing else of theirs is worked out
         return ()
     estimates = estimate(tiles, target)
@@ -340,6 +341,12 @@ def _kernel_choices(
 def _fits(nbytes: Numbers, target: Target) -> Truths:
     """Where so many bytes fit the shared memory of a block."""
     return nbytes + RESERVED_BYTES <= target.shared_per_block
+
+
+def _has_room(tiles: Tiles, target: Target) -> Truths:
+    """Where the tensors of a block fit its shared memory, or its tiles the registers of its threads."""
+    found = _fits(live(tiles), target)
+    return found if found.all() else found | held_in_registers(tiles).fits
 
 
 def _legal(estimates: Estimates, target: Target) -> Truths:

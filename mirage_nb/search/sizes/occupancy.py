@@ -15,14 +15,13 @@ import numpy as np
 from mirage_nb.ir.legality import alive
 from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths
 from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.sizes.work import HELD_REGISTERS
 from mirage_nb.targets import Target
 from mirage_nb.tile.program import GROUP
 from mirage_nb.tile.rules import CAPABILITY, REGISTER_UNIT, RESERVED_BYTES, VARIANTS
 
 REGISTERS = 48
 """Of a thread, beside its accumulators."""
-HELD_REGISTERS = 24
-"""The same of a thread that holds tiles, beside what it loads."""
 PRIVATE_REGISTERS, PRIVATE_SHARE = 50, 1.5
 """The same where a loop body stays in fragments, and what its widest value takes: f32, and half of it as operands."""
 WIDE_REGISTERS = 42
@@ -67,9 +66,9 @@ class Registers:
     direct: Truths
     fragments: Numbers
 
-    def holding(self, held: Truths, loaded: Numbers) -> Registers:
-        """The same where a block holds its tiles in so many registers of a thread."""
-        elements = (HELD_REGISTERS + loaded - REGISTERS) * 32 * WARPS
+    def holding(self, held: Truths, loaded: Numbers, warps: Numbers) -> Registers:
+        """The same where a block holds its tiles in so many registers of a thread, shared out to so many warps."""
+        elements = ((HELD_REGISTERS + loaded) * warps - REGISTERS * WARPS) * 32
         return replace(self, accumulated=np.where(held, elements, self.accumulated))
 
 

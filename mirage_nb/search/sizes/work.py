@@ -26,6 +26,8 @@ from mirage_nb.tile.rules import CAPABILITY
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, PARTIAL_BYTES, ROW_TILE, SUM_BYTES
 from mirage_nb.tile.sketch import FOLDS
 
+HELD_REGISTERS = 24
+"""Of a thread that holds tiles, beside what it loads."""
 SHARED_DEPTHS = (2, 4, 8)
 """Warps that may share the depth of a product."""
 
@@ -227,18 +229,24 @@ def product_of(tiles: Tiles, cell: Cell) -> Product:
 
 class Held(NamedTuple):
     """Where a block holds its tiles in registers; where its threads share rows or columns; registers of a thread that
-    tiles take; how often all threads take columns."""
+    tiles take; its warps; how often all threads take columns."""
 
     fits: Truths
     shared: Truths
     registers: Numbers
+    warps: Numbers
     rounds: Numbers
+
+    def lone(self, target: Target) -> Truths:
+        """Where a block has a multiprocessor for itself."""
+        found: Truths = 2 * (HELD_REGISTERS + self.registers) * self.warps * LANES > target.registers_per_multiprocessor
+        return found
 
 
 def held_in_registers(tiles: Tiles) -> Held:
     """What a block holds so."""
     known, nowhere, runs = tiles.outline, np.zeros(tiles.shape, bool), list[Numbers]()
-    none = Held(nowhere, nowhere, np.zeros(tiles.shape), np.zeros(tiles.shape))
+    none = Held(nowhere, nowhere, *np.zeros((3, *tiles.shape)))
     if known.flat.looped:
         return none
     for moved in known.reads.values():
@@ -250,18 +258,19 @@ def held_in_registers(tiles: Tiles) -> Held:
     fits: Truths = np.broadcast_to(found.width > 0, tiles.shape)
     for _, over in tiles.masks():
         fits = fits & ~over  # a number that ends with its tensor
-    rounds = np.ceil(found.results / (np.maximum(found.width, 1) * LANES * WARPS))
-    shared = np.broadcast_to(found.shared, tiles.shape)
-    return Held(fits, fits & shared, np.broadcast_to(found.registers, tiles.shape), np.where(shared, 0, rounds))
+    shared, registers, warps = (np.broadcast_to(a, tiles.shape) for a in (found.shared, found.registers, found.warps))
+    rounds = np.ceil(found.results / (np.maximum(found.width, 1) * LANES * warps))
+    return Held(fits, fits & shared, registers, warps, np.where(shared, 0, rounds))
 
 
-def held_work(tiles: Tiles, rounds: Numbers, target: Target, constants: Constants) -> Numbers:
+def held_work(tiles: Tiles, held: Held, target: Target, constants: Constants) -> Numbers:
     """Microseconds of a block that holds its tiles in registers."""
-    operation = target.multiprocessors / (target.vector_rate * 1e6)
-    spent = rounds * constants.pass_us
+    operations = np.where(held.lone(target), constants.lone_operations, constants.held_operations)
+    operation = operations * target.multiprocessors / (target.vector_rate * 1e6)
+    spent = held.rounds * constants.pass_us
     for cell in tiles.outline.cells:
         if not cell.is_leaf:
             biggest = largest(tiles.elements[i] for i in (cell.value, *cell.reads))
-            spent = spent + biggest * constants.held_operations * operation
+            spent = spent + biggest * operation
             spent = spent + (constants.exchange_us if cell.node.kind in FOLDS else 0.0)
     return spent

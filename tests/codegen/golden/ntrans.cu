@@ -2,7 +2,7 @@
 
 using namespace mirage;
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(256, 2)
 kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __restrict__ x2, f16* __restrict__ o0) {
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;

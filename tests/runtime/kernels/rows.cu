@@ -21,7 +21,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(const f16* X, f16*
   constexpr int COLUMNS = THREADS * VECTOR;
   MIRAGE_SHARED(float, scratch, THREADS / 32);
   const int64_t at = int64_t(blockIdx.x) * COLUMNS + thread_index() * VECTOR;
-  Vec<float, VECTOR> v = to_floats(load<VECTOR>(X + at));
+  Vec<f16, VECTOR> x[1] = {load<VECTOR>(X + at)};
+  forget(x);
+  Vec<float, VECTOR> v = to_floats(x[0]);
   float m = NEGATIVE_INFINITY, s = 0;
   MIRAGE_UNROLL
   for (int i = 0; i < VECTOR; i++) m = maximum(m, v[i]);

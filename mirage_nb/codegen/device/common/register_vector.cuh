@@ -11,6 +11,20 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
   MIRAGE_DEVICE const T& operator[](int i) const { return data[i]; }
 };
 
+// The vectors stay what they are, but the compiler does not know: what it computed of them it computes again.
+template <class T, int N, int Count>
+MIRAGE_DEVICE void forget(Vec<T, N> (&vectors)[Count]) {
+  static_assert(sizeof(T) * N % 4 == 0, "whole registers");
+  MIRAGE_UNROLL
+  for (Vec<T, N>& vector : vectors) {
+    uint32_t words[sizeof(vector) / 4];
+    memcpy(words, &vector, sizeof(vector));
+    MIRAGE_UNROLL
+    for (uint32_t& word : words) word = detail::opaque(word);
+    memcpy(&vector, words, sizeof(vector));
+  }
+}
+
 // Reads N elements; `p` is aligned to the smaller of 16 and N * sizeof(T) bytes.
 template <int N, class T>
 MIRAGE_DEVICE Vec<T, N> load(const T* p MIRAGE_SITE) {

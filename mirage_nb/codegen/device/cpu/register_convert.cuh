@@ -13,6 +13,10 @@ MIRAGE_DEVICE uint32_t float_bits(float x) {
   memcpy(&r, &x, 4);
   return r;
 }
+namespace detail {
+// The same word, of which the compiler knows nothing.
+MIRAGE_DEVICE uint32_t opaque(uint32_t x) { return x; }
+}  // namespace detail
 
 // What tensor cores read of a float as TF32: 10 bits behind the point, the others dropped; and rounded to so many,
 // to nearest, ties away from zero.

@@ -5,6 +5,13 @@ namespace mirage {
 
 MIRAGE_DEVICE float bits_float(uint32_t x) { return __uint_as_float(x); }
 MIRAGE_DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
+namespace detail {
+// The same word, of which the compiler knows nothing.
+MIRAGE_DEVICE uint32_t opaque(uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+}  // namespace detail
 
 // What tensor cores read of a float as TF32: 10 bits behind the point, the others dropped; and rounded to so many,
 // to nearest, ties away from zero.
