@@ -255,10 +255,11 @@ def _reductions() -> Case:
         return np.repeat(f(x.reshape(-1, 32 * warps), axis=1), 32 * warps)
 
     rows = [np.full(256, x.sum()), np.full(256, x.max()), split(np.sum), split(np.max)]
-    columns = [np.resize(x.reshape(32, 8).sum(axis=0), 256), np.resize(x.reshape(4, 64).max(axis=0), 256)]
-    rows += [teams(8, np.sum), teams(4, np.max), teams(2, np.sum), columns[0], 2 * columns[0], columns[1]]
-    args = (In(x), Out(np.stack(rows).astype(np.float32), 1e-5, 1e-5))
-    return Case("reductions", "functions.cu", "reductions", (1, 1, 1), (256, 1, 1), 0, args)
+    sums, tops = np.resize(x.reshape(32, 8).sum(axis=0), 256), np.resize(x.reshape(4, 64).max(axis=0), 256)
+    rows += [teams(8, np.sum), teams(4, np.max), teams(2, np.sum), sums, 2 * sums, tops]
+    rows += [3 * x, x.reshape(32, 8).cumsum(axis=0).ravel() - x, x[::-1].cumsum()[::-1]]
+    out = Out(np.stack(rows).astype(np.float32), 1e-5, 1e-5)
+    return Case("reductions", "functions.cu", "reductions", (1, 1, 1), (256, 1, 1), 0, (In(x), out))
 
 
 def _hand_over() -> Case:
@@ -298,8 +299,7 @@ def _wgmma_tf32(columns: int) -> Case:
 
 def _tf32_pieces() -> Case:
     x = _hard_floats()
-    x = np.where(np.isnan(x), np.float32(1), x)
-    bits = np.ascontiguousarray(x).view(np.uint32)
+    bits = np.ascontiguousarray(x := np.where(np.isnan(x), np.float32(1), x)).view(np.uint32)
     near = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
     return Case("tf32 pieces", "functions.cu", "tf32_pieces", (8, 1, 1), (256, 1, 1), 0,
                 (In(x), Out(tf32_values(x)), Out(near)))  # fmt: skip
@@ -474,8 +474,8 @@ def _roles() -> Case:
 
 AMPERE: tuple[Case, ...] = (
     _convert(), _all_halves(), _pack(), _math(), _quotients(), _waves(), _vectors(), _exchanges(), _reductions(),
-    _hand_over(), _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_tf32", 8), _tf32_pieces(), _ldmatrix(),
-    _copies(), _hints(), _places(), _quads(), _row_sum(), _softmax(), *map(_matmul_cp_async, ("f16", "bf16")),
+    _hand_over(), _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_tf32", 8), _tf32_pieces(), _ldmatrix(), _copies(),
+    _hints(), _places(), _quads(), _row_sum(), _softmax(), *(_matmul_cp_async(name) for name in ("f16", "bf16")),
 )  # fmt: skip
 """Kernels for sm_80 and newer."""
 

@@ -106,11 +106,12 @@ extern "C" __global__ void exchanges(const float* x, float* out) {
 }
 
 // 8 warps: sums and maxima over the block; then over warps 0-2 and, at the same time, over warps 3-7; then over teams
-// of 8, 4 and 2 warps; then over columns that threads share, of which each has two, or one.
+// of 8, 4 and 2 warps; then over columns that threads share, of which each has two, or one; then running
+// sums of a thread, of such columns, and of all threads from the end on.
 extern "C" __global__ void reductions(const float* x, float* out) {
   MIRAGE_SHARED(float, scratch, 8);
   MIRAGE_SHARED(float, team, 24);
-  MIRAGE_SHARED(float, columns, 384);
+  MIRAGE_SHARED(float, columns, 456);
   const int t = thread_index(), n = blockDim.x;
   const float v = x[t];
   out[t] = block_sum(v, scratch);
@@ -129,6 +130,13 @@ extern "C" __global__ void reductions(const float* x, float* out) {
   out[7 * n + t] = pair[0];
   out[8 * n + t] = pair[1];
   out[9 * n + t] = one[0];
+  float own[2] = {v, 2.0f * v}, among[1] = {v}, rest[1] = {v};
+  run_columns<2, 1, false, false>(own);
+  run_shared_columns<8, 8, 1, 1, false, true>(among, columns + 384);
+  run_rows<8, 1, 1, true, false>(rest, columns + 448, 0);
+  out[10 * n + t] = own[1];
+  out[11 * n + t] = among[0];
+  out[12 * n + t] = rest[0];
 }
 
 // Warp 0 fills, warp 1 waits for it; warp 0 does not wait.
