@@ -474,8 +474,8 @@ def _roles() -> Case:
 
 AMPERE: tuple[Case, ...] = (
     _convert(), _all_halves(), _pack(), _math(), _quotients(), _waves(), _vectors(), _exchanges(), _reductions(),
-    _hand_over(), _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_tf32", 8), _tf32_pieces(), _ldmatrix(), _copies(),
-    _hints(), _places(), _quads(), _row_sum(), _softmax(), *(_matmul_cp_async(name) for name in ("f16", "bf16")),
+    _hand_over(), _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_tf32", 8), _tf32_pieces(), _ldmatrix(),
+    _copies(), _hints(), _places(), _quads(), _row_sum(), _softmax(), *map(_matmul_cp_async, ("f16", "bf16")),
 )  # fmt: skip
 """Kernels for sm_80 and newer."""
 
