@@ -393,9 +393,8 @@ def test_pre_defined_operators_stay_library_calls() -> None:
 
 @pytest.mark.parametrize("staged", [True, False])
 def test_norms_without_a_loop(staged: bool) -> None:
-    """Tiles beyond the registers are asked for at the start, beyond shared memory read where they are needed."""
-    width = 16384 if staged else 32768
-    graph = ntrans(2, width)
+    """Tiles that no registers hold are asked for at the start, beyond shared memory read where they are needed."""
+    graph = ntrans(9, 4096, 3) if staged else ntrans(2, 65536)
     source = emit(graph, H200).source
     assert source.count("cp_async<16>") == (3 if staged else 1)
     check(graph)

@@ -404,7 +404,7 @@ def test_a_tuning_looks_further_until_its_time_is_over(card: Card, monkeypatch: 
         return found(*known)
 
     monkeypatch.setattr(tuning, "more_instances", counted)
-    monkeypatch.setattr(tuning, "REACH", (tuning.Reach(1.01, 1, 1, 4), tuning.Reach(1.02, 1, 2, 8)))
+    monkeypatch.setattr(tuning, "REACH", (tuning.Reach(1.01, 1, 1, 32), tuning.Reach(1.02, 1, 2, 64)))
     before = len(session.search.candidates())
     session.tune(seconds=60)
     assert "nothing is left" in session.result(60).messages[-1]

@@ -364,7 +364,7 @@ ATTRS: dict[Any, Callable[[Any], bool]] = {
     **dict.fromkeys(("heads", "groups", "queries", "keys", "head"), lambda value: _is_whole(value) and value > 0),
     "window": _is_whole, "views": _is_views,
     **dict.fromkeys(("left", "right", "relu", "causal", "centred"), lambda value: value in (0, 1)),
-    **dict.fromkeys(("gain", "bias", "added"), lambda value: value in (0, 1)),
+    **dict.fromkeys(("gain", "bias", "added", "backward", "exclusive"), lambda value: value in (0, 1)),
     **dict.fromkeys(("scale", "eps"), _is_rational), "by": _is_text,
     "symbol": _is_text, "dtype": _is_text, "name": _is_text, "formula": _is_formula,
 }  # fmt: skip

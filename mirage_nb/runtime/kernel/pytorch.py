@@ -109,7 +109,7 @@ def _rescaled_total(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any
     return go
 
 
-def _running(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
+def _run_sums(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     (x,), dim, backward = operands, int(attrs["dim"]), bool(attrs.get("backward"))
 
     def go() -> None:
@@ -223,7 +223,7 @@ def _copied(torch: Any, attrs: Mapping[str, Any], x: Any) -> Any:
 
 BY_TORCH: dict[str, Rule] = {
     "Const": _filled, "Matmul": _matmul, "ConcatMatmul": _concat_matmul, "Sum": _summed, "Max": _largest,
-    "RunningSum": _running,
+    "RunningSum": _run_sums,
     "RescaledSum": _rescaled_total, "EwAdd": _two("add"), "EwSub": _two("sub"), "EwMul": _two("mul"),
     "EwDiv": _two("div"), "EwMax": _two("maximum"), "EwGt": _two("gt"), "EwGe": _two("ge"), "EwEq": _two("eq"),
     "EwExp": _one(lambda torch: torch.exp),
