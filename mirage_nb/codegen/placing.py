@@ -104,8 +104,7 @@ def alternate(found: list[Part], width: int) -> bool:
 def _is_turned(part: Part, width: int) -> bool:
     """Whether what lies along its last dimension is turned away from there, once, in whole vectors."""
     turned = [n for n, placing in enumerate(part.path) if not placing.keeps(1)]
-    if len(turned) != 1 or part.shape[-1] % width:
+    if len(turned) != 1:
         return False
-    before, behind = part.path[: turned[0]], part.path[turned[0] + 1 :]
-    whole = all(placing.lies[-1] % width == 0 for placing in part.path[: turned[0] + 1])
-    return whole and all(p.keeps(width) for p in before) and all(p.op.kind is OpKind.RESHAPE for p in behind)
+    until, behind = part.path[: turned[0] + 1], part.path[turned[0] + 1 :]
+    return all(p.lies[-1] % width == 0 for p in until) and all(p.op.kind is OpKind.RESHAPE for p in behind)
