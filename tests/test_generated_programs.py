@@ -12,10 +12,10 @@ from mirage_nb.__main__ import main
 from mirage_nb.bench.generated import program
 from mirage_nb.bench.sessions import Fate, run_generated, summary
 from mirage_nb.codegen import emit
-from mirage_nb.errors import MirageError
+from mirage_nb.errors import EmitError, MirageError
 from mirage_nb.lang import FUNCTIONS, parse
 from mirage_nb.runtime.contest.final import verify_final, verify_real
-from mirage_nb.search import EFFORTS, configurations, prepare
+from mirage_nb.search import EFFORTS, Budget, configurations, instances, prepare, run_configuration
 from mirage_nb.search.session.channel import Channel, Moment
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.worker import Task, explore
@@ -47,6 +47,19 @@ def searched(text: str) -> None:
 @pytest.mark.parametrize("seed", some(range(SEARCHED), 2))
 def test_searched(seed: int) -> None:
     searched(program(seed))
+
+
+def test_doubles_that_are_read_backwards_are_refused() -> None:
+    """An element of theirs is wider than the narrowest asynchronous copy."""
+    graph = parse("X: f64[2]\nreturn softmax(X)[::-1, None] * X").graph
+    prepared, effort = prepare(graph), EFFORTS["quick"]
+    found = [run_configuration(prepared, c, effort, Budget()) for c in configurations(prepared, effort)[:3]]
+    structures = [structure for result in found for structure in result.structures]
+    assert structures
+    for structure in structures:
+        for instance in instances(structure, prepared, find_target(DEFAULT_TARGET), 4):
+            with pytest.raises(EmitError, match="f64"):
+                emit(instance.graph, find_target(DEFAULT_TARGET))
 
 
 def test_they_are_of_every_kind() -> None:

@@ -138,7 +138,7 @@ def _copy_width(scope: Scope, value: int, attrs: InIterAttrs, iteration: Index) 
         return 0
     for nbytes in (16, 8, 4):
         width = nbytes // size
-        if shape[-1] % width or any(s % width for s in layout.strides[:-1]):
+        if not width or shape[-1] % width or any(s % width for s in layout.strides[:-1]):
             continue
         counted = Vectors(shape, width).counted
         *outer, last = (named(f"i{d}", extent) for d, extent in enumerate(counted))
