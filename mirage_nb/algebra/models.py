@@ -204,8 +204,7 @@ class DivDistributes(Model):
             flats[flat] = flats.get(flat, 0) + c
         if len(flats) < 2 or any(all(not m % p for m in flats) for p in variables):
             return e
-        factors = factor(flats, tuple(sorted(variables)))
-        return self._each(e, self._with) if factors is not None and len(factors) == 1 else e
+        return self._each(e, self._with) if len(factor(flats, tuple(sorted(variables)))) == 1 else e
 
     def as_factor(self, e: Expr) -> Expr:
         """Without marks."""

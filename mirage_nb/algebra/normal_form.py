@@ -337,8 +337,8 @@ class Algebra:
         differs = any(c < 0 for c in signed.values())
         turned = signed[max(signed)] < 0
         cancels = len(signed) < len(rest)
-        factors = None if cancels else factor({m: -c for m, c in signed.items()} if turned else signed, variables)
-        if factors is None or (not differs and any(c < 0 for f in factors for c in f.values())):
+        factors = [] if cancels else factor({m: -c for m, c in signed.items()} if turned else signed, variables)
+        if cancels or (not differs and any(c < 0 for f in factors for c in f.values())):
             self._vague[whole] = True
             self.table.any_vague = True
             return [whole]

@@ -13,12 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-SIEVED = np.array([n for n in range(3, 90) if all(n % m for m in range(2, n))], np.uint32)[:, None]
-"""What candidates are divided by first."""
-WITNESSES = (2, 3, 5, 7)
-"""Bases with which the test of Miller and Rabin is exact below 3,215,031,751 (Jaeschke 1993)."""
 AT_ONCE = 256
-"""Numbers that are sieved at once; one in eighty leads a pair."""
+"""Numbers that are drawn at once; one in eighty leads a pair."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +37,13 @@ class Pool:
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """The pairs of a small pool, ascending."""
-        numbers = np.arange(self._first, self.high, 8)
-        return tuple((p, p // 2) for p in numbers[_unsieved(numbers)].tolist() if _leads(p))
+        return tuple((p, p // 2) for p in range(self._first, self.high, 8) if _leads(p))
 
     def draw(self, rng: np.random.Generator) -> tuple[int, int]:
         """A pair, each with the same chance; it follows from the generator."""
         places = -(-(self.high - self._first) // 8)
         while True:
-            numbers = self._first + 8 * rng.integers(0, places, AT_ONCE)
-            for p in numbers[_unsieved(numbers)].tolist():
+            for p in (self._first + 8 * rng.integers(0, places, AT_ONCE)).tolist():
                 if _leads(p):
                     return p, p // 2
 
@@ -62,36 +56,8 @@ class Pool:
 PRIMES = Pool("31-bit primes", 2**30, 2**31, known=817_344)
 
 
-def _unsieved(numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which numbers, and their halves, have no small divisor; small ones are not looked at."""
-    rest = numbers.astype(np.uint32) % SIEVED
-    apart = ((rest != 0) & (rest != 1)) | (numbers <= 2 * SIEVED + 1)
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = apart.all(axis=0)
-    return found
-
-
 def _leads(p: int) -> bool:
     """Whether p and (p - 1) / 2 are prime."""
-    return is_prime(p // 2) and is_prime(p)
+    from flint import fmpz  # not before it is needed
 
-
-def is_prime(n: int) -> bool:
-    """Whether an odd number below 3,215,031,751 is prime, for certain."""
-    if n < 2 or n in WITNESSES:
-        return n >= 2
-    if n % 2 == 0:
-        return False
-    twos = (n - 1 & 1 - n).bit_length() - 1
-    return all(_passes(n, base, (n - 1) >> twos, twos) for base in WITNESSES)
-
-
-def _passes(n: int, base: int, odd: int, twos: int) -> bool:
-    """Whether a number looks prime to a base."""
-    power = pow(base, odd, n)
-    if power in (1, n - 1):
-        return True
-    for _ in range(twos - 1):
-        power = power * power % n
-        if power == n - 1:
-            return True
-    return False
+    return bool(fmpz(p // 2).is_prime() and fmpz(p).is_prime())
