@@ -47,6 +47,9 @@ FACTORS, MOST_TRIED = 24, 500_000
 DRAWN, INFINITE, MOST_DRAWN, MOST_COMPUTED = 3, 8, 512, 300_000
 """How often every need is seen at least, as a constant factor follows from the first draw; draws at least where inputs
 choose infinities; draws at most of all elements together, and numbers that are computed in all of them."""
+MOST_UNSEEN = 128
+"""Draws at most until every element and every need was seen: what two choices and two roots stand before is seen in one
+draw of four."""
 OF_EACH = 32
 """Draws for each combination of choices, as far as there are so many."""
 BIASES = (8, 0, 4, 7, 1, 4, 6, 2)
@@ -229,6 +232,11 @@ class _Cover:
         return ""
 
     @property
+    def _most_unseen(self) -> int:
+        """Draws at most while something is unseen."""
+        return min(MOST_UNSEEN, MOST_COMPUTED // self._count)
+
+    @property
     def _left(self) -> list[int]:
         """What is not known to be what it has to be."""
         return [which for which in self._asked if which not in self._known]
@@ -249,7 +257,7 @@ class _Cover:
         counts = {place: [0] * DRAWN for place in wanted}
         infinite, decisions, unseen = 0, 0, list(wanted)
         self._draws = []
-        for field, other, draw in self._fields(most, mixed):
+        for field, other, draw in self._fields(most if mixed else max(most, self._most_unseen), mixed):
             made: Made = {}  # a mixed field computes the same whatever its bias is
             ours, theirs = self._program.moment(draw, other, made), self._candidate.moment(draw, field, made)
             if field.roots and not mixed and _differ(field, ours, theirs):
@@ -263,7 +271,8 @@ class _Cover:
             chosen = infinite + 1 == 1 << len(drawn.infinite) and len(self._draws) >= INFINITE
             decisions = max(decisions, field.decisions + (self._roots if field.decisions else 0))
             decided = not decisions or len(self._draws) >> decisions >= OF_EACH
-            if not unseen and (mixed or (decided and (chosen or not drawn.infinite))):
+            enough = mixed or len(self._draws) >= most or (decided and (chosen or not drawn.infinite))
+            if enough and not unseen:
                 break
         self._unseen = {which for which, _ in unseen}
         return not unseen
