@@ -24,15 +24,22 @@ def rational(value: Fraction) -> Any:
 
 def constant(attrs: ConstAttrs) -> Any:
     """The number that a constant stands for."""
-    root = _root(attrs.symbol) if attrs.symbol else None
-    return root if root is not None and float(root.mid()) == attrs.value else rational(attrs.value)
+    found = root_of(attrs)
+    return rational(attrs.value) if found is None else _ball(*found)
 
 
-def _root(symbol: str) -> Any | None:
-    """The root that a symbol says, if it does."""
-    found = ROOT.fullmatch(symbol)
+def root_of(attrs: ConstAttrs) -> tuple[Fraction, int] | None:
+    """A number, and which root of it a constant is, less than 0 for that of its inverse; None for a constant that is
+    none. A root of less than 0 is one less than 0."""
+    found = ROOT.fullmatch(attrs.symbol) if attrs.symbol else None
     if found is None:
         return None
     sign, whole, top, bottom, below, degree = found.groups()
-    made = arb(fmpq(int(whole or top), int(bottom or 1))).root(int(degree))
-    return (-1 if sign else 1) * (1 / made if below else made)
+    number = Fraction(int(whole or top), int(bottom or 1)) * (-1 if sign else 1)
+    root = number, -int(degree) if below else int(degree)
+    return root if float(_ball(*root).mid()) == attrs.value else None
+
+
+def _ball(number: Fraction, degree: int) -> Any:
+    made = arb(rational(abs(number))).root(abs(degree))
+    return (-1 if number < 0 else 1) * (1 / made if degree < 0 else made)

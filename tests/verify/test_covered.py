@@ -125,7 +125,7 @@ def test_what_is_so_for_every_choice_is_known_at_once() -> None:
 
 @pytest.mark.parametrize("seed", [10, 22])
 def test_draws_go_on_while_some_element_was_not_seen(seed: int) -> None:
-    """A row needs a pair of equal places and a root: of sixteen draws half of all seeds saw every element too rarely."""
+    """A row needs a pair of equal places and a root: sixteen draws often missed elements."""
     head = "C: f32[6, 6]\nn: i64[6]\nm: i64[6]\ns = sqrt(sum(where(n[:, None] == m, C, 0), 1))\nreturn C / "
     program, right = (parse(f"{head}{text}").graph for text in ("(s[:, None] * s)", "s[:, None] / s"))
     assert look(program, right, seed).outcome is Outcome.AGREE

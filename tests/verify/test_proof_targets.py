@@ -383,25 +383,25 @@ def test_gelu_has_no_properties_but_is_itself():
 
 
 def test_a_user_adds_a_property():
-    """|x| is multiplicative: the proof goes through once that is said, and names it."""
+    """The sign is multiplicative: the proof goes through once that is said, and names it."""
 
-    def magnitude(first: bool) -> KernelGraph:
-        attrs = ApplyAttrs("magnitude", "abs(x)")
+    def direction(first: bool) -> KernelGraph:
+        attrs = ApplyAttrs("direction", "sign(x)")
         k = Kernel(X=(4, 6), Y=(4, 6))
         if first:
             return k.returning(k.op(OpKind.APPLY, k.op(OpKind.MUL, 0, 1), attrs=attrs))
         return k.returning(k.op(OpKind.MUL, *(k.op(OpKind.APPLY, x, attrs=attrs) for x in (0, 1))))
 
-    refused(magnitude(True), magnitude(False))
-    said = {"magnitude": frozenset({"multiplicative"})}
-    proof = proved(magnitude(True), magnitude(False), assume=said)
-    assert "magnitude is multiplicative" in proof.assumptions
-    refused(magnitude(True), magnitude(False), properties={"other": ["multiplicative"]})
+    refused(direction(True), direction(False))
+    said = {"direction": frozenset({"multiplicative"})}
+    proof = proved(direction(True), direction(False), assume=said)
+    assert "direction is multiplicative" in proof.assumptions
+    refused(direction(True), direction(False), properties={"other": ["multiplicative"]})
     forgotten = Proof(proof.steps, proof.outputs, proof.literal)
     with pytest.raises(ProofError, match="multiplicative"):
-        check(forgotten, magnitude(True), magnitude(False))
+        check(forgotten, direction(True), direction(False))
     with pytest.raises(OptionError, match="unknown property"):
-        prove(magnitude(True), magnitude(False), properties={"magnitude": ["convex"]})
+        prove(direction(True), direction(False), properties={"direction": ["convex"]})
 
 
 def test_what_is_assumed_is_the_callers_business():

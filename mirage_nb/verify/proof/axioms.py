@@ -171,12 +171,15 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("largest_difference", "max(a, b) == max(a + -b, 0) + b"),
             axiom("largest_turned", "max(a, 0) == max(-a, 0) + a"),
             axiom("largest_square", "max(a, 0) * max(a, 0) * r == a * max(a, 0) * r"),
+            axiom("largest_product", "max(a * b, 0)"
+                  " == 2 * max(a, 0) * max(b, 0) + -b * max(a, 0) + -a * max(b, 0) + a * b"),
             axiom("largest_known", "max(a + c, a, b) == max(a + c, b)", *_nonnegative("c")),
             axiom("largest_absorbs", "max(a + c, -max(-a, b), d) == max(a + c, d)", *_nonnegative("c")),
             axiom("largest_of_least", "max(-max(a, b), c) == -max(-max(-a, c), -max(-b, c))"),
             axiom("largest_opposed", "c * a + -c * max(a, b) + r == -c * max(-a, -b) + -b * c + r"),
             axiom("largest_between", "c * max(a, b) + -c * max(a, b + d) + r"
                   " == c * max(b, -max(-a, -b + -d)) + -c * b + -c * d + r", *_nonnegative("d")),
+            axiom("largest_one", "max(exp(a), 1) == 1 + exp(a) + -exp(a) * exp(-max(a, 0))"),
             axiom("exp_largest", "exp(max(a, b)) == max(exp(a), exp(b))"),
             axiom("sqrt_largest", "sqrt(max(a, b)) == max(sqrt(a), sqrt(b))"),
             # Exponentials, quotients, roots, powers.
@@ -191,7 +194,13 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("inv_cancel", "a * inv(a) * r == r", *_nonzero("a")),
             axiom("inv_absorbed", "a * inv(a) * b == b", Vanishes("b", "a")),
             axiom("inv_common", "inv(a * c + b * c) == inv(c) * inv(a + b)"),
+            axiom("inv_exps", "inv(c * exp(a) + d * exp(b)) == exp(-b) * inv(c * exp(a + -b) + d)"),
             axiom("logistic", "inv(1 + exp(a)) == 1 + -inv(1 + exp(-a))"),
+            axiom("logistic_over", "exp(a) * inv(1 + exp(a)) * r == r + -inv(1 + exp(a)) * r"),
+            axiom("logistic_beside", "exp(-a) * inv(1 + exp(a)) * r == exp(-a) * r + -inv(1 + exp(a)) * r"),
+            axiom("log_exps", "log(exp(a) + exp(b)) == b + log(exp(a + -b) + 1)"),
+            axiom("log_largest", "log(1 + exp(a + -2 * max(a, 0))) == log(1 + exp(a)) + -max(a, 0)"),
+            axiom("log_turned", "log(1 + exp(a)) == a + log(1 + exp(-a))"),
             axiom("sqrt_scale", "sqrt(c * a) == sqrt(c) * sqrt(a)", *_nonnegative("c")),
             axiom("sqrt_exp", "sqrt(exp(a)) == exp(inv(2) * a)"),
             axiom("sqrt_inverse", "sqrt(inv(a)) == inv(sqrt(a))"),
@@ -221,6 +230,10 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("step_largest", "step(a) * a * r == max(a, 0) * r"),
             axiom("step_least", "step(a + c) * max(-a, c + -d) * r"
                   " == step(a + c) * c * r + -max(-max(-a + -c, -d), 0) * r", *_nonnegative("d")),
+            axiom("step_exp", "step(a) * exp(a) * r + -step(a) * r + s"
+                  " == exp(a) * r + -exp(a) * exp(-max(a, 0)) * r + s"),
+            axiom("step_exp_turned", "step(-a) * exp(a) * r + -step(-a) * r + s"
+                  " == exp(a) * exp(-max(a, 0)) * r + -r + s"),
             axiom("step_beside", "max(a, 0) * step(a) * r == max(a, 0) * r"),
             axiom("step_opposed", "max(a + c, 0) * step(-a + -c) * r == 0"),
             # What functions stand for, and what properties say of those that stand for nothing.

@@ -14,7 +14,8 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from mirage_nb.errors import FormatError, ProgramSizeError, ProofError
-from mirage_nb.ir import formula
+from mirage_nb.interp.constants import root_of
+from mirage_nb.ir import ConstAttrs, formula
 from mirage_nb.verify.defined import domain
 from mirage_nb.verify.defined.domain import SCALAR_NEEDS, Need
 from mirage_nb.verify.proof.terms import Term, add, exp, fn, inv, mul, neg, num, sqrt, top
@@ -107,6 +108,15 @@ def power(base: Term, exponent: Fraction, require: Require) -> Term:
     factors = [base] * int(abs(exponent)) + ([sqrt(base)] if exponent.denominator == 2 else [])
     made = mul(*factors)
     return made if exponent > 0 else inv(made)
+
+
+def literal(value: Fraction, symbol: str) -> Term | None:
+    """A constant that is meant as it is: a numeral, or a square root of one; None for another unknown."""
+    if not symbol:
+        return num(value)
+    number, degree = root_of(ConstAttrs(value, symbol)) or (Fraction(), 0)
+    root = sqrt(num(abs(number)))
+    return mul(num(-1 if number < 0 else 1), inv(root) if degree < 0 else root) if abs(degree) == 2 else None
 
 
 def least(*terms: Term) -> Term:

@@ -132,6 +132,21 @@ def _apart(known: Known, term: Term) -> Step | None:
     return None
 
 
+def _product(known: Known, term: Term) -> Step | None:
+    """max(x y, 0) is made of max(x, 0) and max(y, 0), where |x| may be."""
+    large = [part for part in term.args if part != ZERO]
+    if not known.definitions or len(term.args) != 2 or len(large) != 1 or large[0].kind is not Kind.MUL:
+        return None
+    parts = [part for part in large[0].args if part.kind is not Kind.NUM]
+    if not 2 <= len(parts) <= MOST_FACTORS:
+        return None
+    return step("largest_product", a=parts[0], b=mul(*without(large[0].args, large[0].args.index(parts[0]))))
+
+
+MOST_FACTORS = 3
+"""Of a product of which the larger one of it and 0 is taken apart: each makes it four times as large."""
+
+
 def _functions(known: Known, term: Term) -> Step | None:
     """The largest exponential, or root, is that of the largest."""
     kinds = {part.kind for part in term.args}
@@ -163,4 +178,4 @@ def least(known: Known, term: Term) -> Step | None:
     return None
 
 
-TOPS: tuple[Rule, ...] = (_known, _absorbed, _functions, _shared, _apart, _numerals)
+TOPS: tuple[Rule, ...] = (_known, _absorbed, _functions, _shared, _apart, _numerals, _product)

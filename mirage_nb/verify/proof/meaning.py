@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from mirage_nb.errors import GraphError, ProofError
 from mirage_nb.interp import arrays
+from mirage_nb.interp.constants import root_of
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.interp.run import run_outputs
 from mirage_nb.ir import COMPARISONS, AccumKind, ConstAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs, WhereAttrs
@@ -242,6 +243,10 @@ class Algebra:
         return self.function((kind.value, attrs), *operands)
 
     def _constant(self, attrs: ConstAttrs) -> int:
+        number, degree = (self.literal and root_of(attrs)) or (Fraction(), 0)
+        if abs(degree) == 2:
+            root = self.function("sqrt", np.asarray(_number(abs(number))))
+            return int(_inverse(root) if degree < 0 else root) * (-1 if number < 0 else 1) % PRIME
         if attrs.symbol:
             return self.unknown((attrs.value, attrs.symbol))
         if self.literal:

@@ -3,7 +3,8 @@
 In: a term under free indices. Out: the steps that rewrite it, or none. The normal form is a sum of products, each a
 numeral times atoms; sums over indices stand around products that cannot be taken apart, no factor of an exponential,
 a quotient or a root that can leave it is left in it. Which rules there are decides what is proved, never what is
-true: the checker looks at every step anew. Maxima of two are in `lattice`, choices in `choices`.
+true: the checker looks at every step anew. Maxima of two are in `lattice`, choices in
+`choices`, exponentials in `exponentials`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,15 @@ from fractions import Fraction
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axioms import has_property
 from mirage_nb.verify.proof.choices import bits, choice, known_step, of_bits, stepped, steps
+from mirage_nb.verify.proof.exponentials import (
+    exponential,
+    exponentials,
+    inverse,
+    larger,
+    logarithm,
+    logistics,
+    stepped_exponentials,
+)
 from mirage_nb.verify.proof.functions import is_defined
 from mirage_nb.verify.proof.known import ONE, ZERO, Known, Rule, factors, leading, split, step, taken_out, without
 from mirage_nb.verify.proof.lattice import TOPS, least, opposed, squared
@@ -44,21 +54,6 @@ def _distribute(known: Known, term: Term) -> Step | None:
         if part.kind is Kind.ADD:
             rest = mul(*without(term.args, place))
             return step("distribute", a=part.args[0], b=add(*part.args[1:]), c=rest, r=ZERO)
-    return None
-
-
-def _exponentials(known: Known, term: Term) -> Step | None:
-    """Two exponentials of multiples of one term become one."""
-    seen: dict[Term, int] = {}
-    for place, part in enumerate(term.args):
-        if part.kind is not Kind.EXP:
-            continue
-        base = split(part.args[0])[1]
-        if base in seen:
-            other = seen[base]
-            a, b = term.args[other].args[0], part.args[0]
-            return step("exp_add", True, a=a, b=b, r=mul(*without(term.args, place, other)))
-        seen[base] = place
     return None
 
 
@@ -128,15 +123,6 @@ def _common(inside: Term) -> tuple[Step, ...] | None:
         return None
     rest = [mul(*without(one, one.index(common))) for one in every]
     return (*taken_out(inside, common, rest), step("inv_product", a=common, b=add(*rest)))
-
-
-def _exponential(known: Known, term: Term) -> Step | None:
-    (inside,) = term.args
-    if inside.kind is Kind.FN and inside.data == "log" and known.holds(Need.POSITIVE, inside.args[0]):
-        return step("exp_log", a=inside.args[0])
-    if inside.kind is not Kind.ADD:
-        return None
-    return step("exp_add", a=inside.args[0], b=add(*inside.args[1:]), r=ONE)
 
 
 def next_steps(known: Known, term: Term) -> tuple[Step, ...]:
@@ -349,16 +335,6 @@ def _powers(known: Known, term: Term) -> Step | None:
     return None
 
 
-def _logistic(known: Known, term: Term) -> Step | None:
-    """Of 1 / (1 + exp(x)) and 1 / (1 + exp(-x)) one is kept."""
-    (inside,) = term.args
-    if inside.kind is Kind.ADD and len(inside.args) == 2 and ONE in inside.args:
-        (other,) = (part for part in inside.args if part != ONE)
-        if other.kind is Kind.EXP and leading(other.args[0]) > 0:
-            return step("logistic", a=other.args[0])
-    return None
-
-
 def _turned(known: Known, term: Term, parity: str) -> tuple[Step, ...] | None:
     """g(-x) for an odd or even function: a minus leaves it, also that of a sum."""
     g, (inside,) = term.data, term.args
@@ -405,28 +381,15 @@ def _property(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
     return None
 
 
-def _logarithm(known: Known, term: Term) -> Step | None:
-    if term.data != "log":
-        return None
-    (inside,) = term.args
-    if inside.kind is Kind.EXP:
-        return step("log_exp", a=inside.args[0])
-    if inside.kind is Kind.INV:
-        return step("log_inverse", a=inside.args[0])
-    if inside.kind is Kind.MUL and all(known.holds(Need.POSITIVE, part) for part in inside.args):
-        return step("log_product", a=inside.args[0], b=mul(*inside.args[1:]))
-    return None
-
-
 RULES: dict[Kind, tuple[Rule, ...]] = {
-    Kind.ADD: (_collect, stepped, opposed),
-    Kind.MUL: (_cancel, _absorbed, squared, _exponentials, bits, _powers, steps, least, _distribute),
-    Kind.INV: (_inverse, _logistic, of_bits),
-    Kind.EXP: (_exponential, of_bits),
+    Kind.ADD: (_collect, stepped, stepped_exponentials, opposed),
+    Kind.MUL: (_cancel, _absorbed, squared, exponentials, logistics, bits, _powers, steps, least, _distribute),
+    Kind.INV: (_inverse, inverse, of_bits),
+    Kind.EXP: (exponential, of_bits),
     Kind.SQRT: (_root, of_bits),
     Kind.SUM: (_order, _sum_of_terms, _sum_of_sum, _sum_of_product),
     Kind.MAX: (_order, _maximum),
-    Kind.TOP: (*TOPS, of_bits),
+    Kind.TOP: (*TOPS, larger, of_bits),
     Kind.RESCALED: (_rescaled,),
-    Kind.FN: (_power, _logarithm, _definition, choice, known_step, _property),
+    Kind.FN: (_power, logarithm, _definition, choice, known_step, _property),
 }

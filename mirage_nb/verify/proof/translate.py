@@ -44,7 +44,7 @@ from mirage_nb.ir.sizes import output_dims
 from mirage_nb.verify.defined import domain
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axes import Parts, Scope, leaves, scoped
-from mirage_nb.verify.proof.functions import of_formula, power
+from mirage_nb.verify.proof.functions import literal, of_formula, power
 from mirage_nb.verify.proof.masked import TERMS, Masked, logarithm, of_masked, raised, real, with_weight
 from mirage_nb.verify.proof.signs import NO_FACTS, is_bit, vanishes
 from mirage_nb.verify.proof.terms import (
@@ -434,10 +434,9 @@ class Reader:
         return name
 
     def constant(self, value: Fraction, symbol: str) -> Term:
-        if symbol:
-            return self._symbol((value, symbol), value)
-        if self.literal:
-            return num(value)
+        known = literal(value, symbol) if self.literal else None
+        if known or symbol:
+            return known or self._symbol((value, symbol), value)
         top, bottom = (
             num(n) if abs(n) <= LARGEST_NUMERAL else mul(num(-1 if n < 0 else 1), self._symbol(abs(n), abs(n)))
             for n in (value.numerator, value.denominator)
