@@ -22,7 +22,7 @@ from mirage_nb.optimize.options import Options, all_options, default_options
 from mirage_nb.optimize.overlap import Overlap, overlaps
 from mirage_nb.optimize.product_program import Given, product_program
 from mirage_nb.optimize.register_resident import Resident, find_resident
-from mirage_nb.optimize.schedule import Access, barriers, overlapping
+from mirage_nb.optimize.schedule import Access, barriers, left_open, overlapping
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
 from mirage_nb.predefined import Match, matches, needed
 from mirage_nb.targets import EXACT, Target
@@ -403,7 +403,9 @@ def _plan_block(
     # A swizzle pattern repeats every 1024 bytes; cp.async and vectors need 16, a line is 128.
     memory = allocate(intervals, alignment=1024 if any(x.swizzle for x in layouts.values()) else 128)
     buffers = tuple(Buffer(v, layouts[v], copies[v], offset) for v, offset in zip(layouts, memory.offsets, strict=True))
-    staged = Staged(region, steps, tuple(tilings.items()), buffers, *_barriers(steps, buffers))
+    agreed = region is not None and region.key_warps > 1 and _has_maxima(block, region)
+    found = _barriers(steps, buffers, bool(ring) and not options.bulk, agreed)
+    staged = Staged(region, steps, tuple(tilings.items()), buffers, *found)
     return BlockPlan(block, options, placement.places, placement.stored, staged, memory.peak)
 
 
@@ -446,22 +448,34 @@ def _copies(
     return max((tilings[i].copies for i in feeding if i in tilings), default=1)
 
 
-def _barriers(steps: tuple[Step, ...], buffers: tuple[Buffer, ...]) -> tuple[frozenset[int], bool, bool]:
-    """Barrier positions; whether one stands before the loop, and at the top of every iteration."""
+def _has_maxima(block: BlockGraph, region: Region) -> bool:
+    accumulators = (attrs for i in region.ops if isinstance(attrs := block.ops[i].attrs, AccumAttrs))
+    return bool(region.shifts) or any(attrs.kind is AccumKind.MAX for attrs in accumulators)
+
+
+def _barriers(
+    steps: tuple[Step, ...], buffers: tuple[Buffer, ...], copied: bool, agreed: bool
+) -> tuple[frozenset[int], bool, bool]:
+    """Barrier positions; whether one stands before the loop, and at the top of every iteration.
+
+    copied: all threads copy what is streamed, with a barrier in every iteration. agreed: warps agree on maxima behind
+    the loop, with one there.
+    """
     shares = overlapping({b.value: (b.offset, b.nbytes) for b in buffers})
 
-    def access(index: int) -> Access:
-        value = steps[index].value
-        return Access(steps[index].reads, frozenset() if value is None else frozenset({value}))
+    def accesses(places: list[int]) -> list[Access]:
+        written = (steps[i].value for i in places)
+        return [Access(steps[i].reads, frozenset({v} - {None})) for i, v in zip(places, written, strict=True)]
 
-    before, loop, after = ([i for i, s in enumerate(steps) if s.phase is p] for p in Phase)
     # A streamed load is complete and visible once the iteration has waited for its ring slot.
-    body = [i for i in loop if steps[i].kind is not StepKind.LOAD]
-    early = [access(i) for i in before]
-    top = any(access(i).writes for i in body)
-    entry = any(access(i).conflicts(e, shares) for e in early for i in body)
-    found = {before[i] for i in barriers(early, shares)}
-    found |= {body[i] for i in barriers([access(i) for i in body], shares)}
-    pending = early + [access(i) for i in loop]
-    found |= {after[i] for i in barriers([access(i) for i in after], shares, pending)}
-    return frozenset(found), entry, top
+    before, loop, after = ([i for i, s in enumerate(steps) if s.phase is p] for p in Phase)
+    loop = [i for i in loop if steps[i].kind is not StepKind.LOAD]
+    early, body, late = accesses(before), accesses(loop), accesses(after)
+    first, inside = barriers(early, shares), barriers(body, shares)
+    pending, rest = left_open(early, first), left_open(body, inside)
+    entry = any(step.conflicts(earlier, shares) for earlier in pending for step in body)
+    top = not barriers(body, shares, rest) <= inside
+    if entry or top or inside or copied:
+        pending = []
+    last = barriers(late, shares, () if agreed else pending + rest)
+    return frozenset([*(before[i] for i in first), *(loop[i] for i in inside), *(after[i] for i in last)]), entry, top

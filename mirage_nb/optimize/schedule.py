@@ -47,6 +47,11 @@ def barriers(steps: Sequence[Access], shares: Shares, pending: Sequence[Access] 
     return frozenset(found)
 
 
+def left_open(steps: Sequence[Access], found: frozenset[int]) -> list[Access]:
+    """The steps that no barrier in front of one of them closes."""
+    return list(steps[max(found, default=0) :])
+
+
 def overlapping(ranges: Mapping[int, tuple[int, int]]) -> dict[int, frozenset[int]]:
     """For every buffer (offset, bytes), all buffers that share a byte with it, itself included."""
     return {

@@ -153,7 +153,7 @@ class _Planner:
         elif self.slots:
             yield staged.Landed(self.slots - 2)
         if self.staged.loop_barrier or (self.slots and not self.options.bulk):
-            yield Signal.BARRIER
+            yield from self._sync()
         if self.slots and not self.options.bulk:
             ahead, loop = self.slots - 1, self.block.loop
             yield staged.Refill(ahead, loop, tuple(self._copies(self.ring, named("iteration", loop - ahead) + ahead)))

@@ -214,7 +214,6 @@ kernel0(const f16* __restrict__ x0, float* __restrict__ o0, float* __restrict__ 
       a12[0][0][c][i] *= last7[0][i / 2];
     }
   }
-  barrier_sync(1, 256);
   // %10 = rescale accumulator of %9, %7 (to shared memory)
   {
     MIRAGE_UNROLL

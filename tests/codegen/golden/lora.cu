@@ -179,7 +179,6 @@ kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __res
       }
     }
   }
-  block_sync();
   // %8 = sum accumulator of %7 (to shared memory)
   {
     const int e = thread;
