@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mirage_nb.algebra import AlgebraOptions
 from mirage_nb.bench.enumeration import EFFORT, closed
@@ -35,16 +36,8 @@ class Pruning:
     options: Callable[[AlgebraOptions], AlgebraOptions] = lambda standard: standard
 
 
-def _expanded(standard: AlgebraOptions) -> AlgebraOptions:
-    return replace(standard, products="expanded")
-
-
-def _factored(standard: AlgebraOptions) -> AlgebraOptions:
-    return replace(standard, products="factored")
-
-
-def _all_axioms(standard: AlgebraOptions) -> AlgebraOptions:
-    return replace(standard, off=frozenset())
+def _with(**changes: Any) -> Callable[[AlgebraOptions], AlgebraOptions]:
+    return lambda standard: replace(standard, **changes)
 
 
 def _without(name: str) -> Callable[[AlgebraOptions], AlgebraOptions]:
@@ -58,10 +51,10 @@ PRUNINGS: tuple[Pruning, ...] = (
     Pruning("canonical form off", rules=Rules(canonical=False)),
     Pruning("shift rules off", rules=Rules(shifts=False)),
     Pruning("merging off", rules=Rules(merging=False)),
-    Pruning("sqrt axiom on", options=_all_axioms),
+    Pruning("sqrt axiom on", options=_with(off=frozenset())),
     Pruning("exp axiom off", options=_without("exp_product")),
-    Pruning("products factored", options=_factored),
-    Pruning("products expanded", options=_expanded),
+    Pruning("products factored", options=_with(products="factored")),
+    Pruning("products expanded", options=_with(products="expanded")),
     Pruning("no replicas", rules=Rules(replicas=False)),
     Pruning("no concat", rules=Rules(concat=False)),
 )

@@ -20,15 +20,19 @@ def _t(*shape: int) -> torch.Tensor:
     return torch.randn(shape)
 
 
-class Linear(nn.Module):
-    """A linear layer, then a function; `others` are layers that the function uses."""
+class Behind(nn.Module):
+    """A layer, then a function; `others` are layers that the function uses."""
 
-    def __init__(self, after: Callable[..., Any], *others: nn.Module, out: int = N) -> None:
+    def __init__(self, layer: nn.Module, after: Callable[..., Any], *others: nn.Module) -> None:
         super().__init__()
-        self.linear, self.others, self.after = nn.Linear(K, out), nn.ModuleList(others), after
+        self.layer, self.others, self.after = layer, nn.ModuleList(others), after
 
     def forward(self, x: torch.Tensor, *more: torch.Tensor) -> Any:
-        return self.after(self.linear(x), *self.others, *more)
+        return self.after(self.layer(x), *self.others, *more)
+
+
+def _linear(after: Callable[..., Any], *others: nn.Module) -> nn.Module:
+    return Behind(nn.Linear(K, N), after, *others)
 
 
 def _newgelu(x: torch.Tensor) -> Any:
@@ -162,92 +166,81 @@ def _losses() -> dict[str, Problem]:
 def _behind_linear() -> dict[str, Problem]:
     """Level 2: what follows a linear layer."""
     return {
-        "subtract, multiply, relu": (Linear(lambda x: torch.relu((x - 2.0) * 1.5)), (_t(B, K),)),
-        "multiply, leaky relu": (Linear(lambda x: F.leaky_relu(x * 2.0, 0.1)), (_t(B, K),)),
-        "divide, sum, scale": (Linear(lambda x: (x / 2).sum(1, keepdim=True) * 1.5), (_t(B, K),)),
+        "subtract, multiply, relu": (_linear(lambda x: torch.relu((x - 2.0) * 1.5)), (_t(B, K),)),
+        "multiply, leaky relu": (_linear(lambda x: F.leaky_relu(x * 2.0, 0.1)), (_t(B, K),)),
+        "divide, sum, scale": (_linear(lambda x: (x / 2).sum(1, keepdim=True) * 1.5), (_t(B, K),)),
         "sum, max, mean, logsumexp": (
-            Linear(lambda x: torch.logsumexp(x.sum(1, keepdim=True).max(1, keepdim=True)[0], 1, True)), (_t(B, K),)),
+            _linear(lambda x: torch.logsumexp(x.sum(1, keepdim=True).max(1, keepdim=True)[0], 1, True)), (_t(B, K),)),
         "scale, residual, clamp, logsumexp, mish": (
-            Linear(lambda x: (y := torch.logsumexp(((x * 2) + (x * 2)).clamp(-10, 10), 1, True)) * F.mish(y)),
+            _linear(lambda x: (y := torch.logsumexp(((x * 2) + (x * 2)).clamp(-10, 10), 1, True)) * F.mish(y)),
             (_t(B, K),)),
         "batched, instance norm, residual": (
-            Linear(lambda x, norm, y: (norm(x[:, None])[:, 0] + y) * y, nn.InstanceNorm1d(1)), (_t(B, K), _t(B, N))),
-        "mish, mish": (Linear(lambda x: F.mish(F.mish(x))), (_t(B, K),)),
-        "group norm, hard tanh": (Linear(lambda x, n: F.hardtanh(n(x), -2, 2), nn.GroupNorm(4, N)), (_t(B, K),)),
-        "scale, batch norm": (Linear(lambda x, n: n(x * 1.5), nn.BatchNorm1d(N)), (_t(B, K),)),
-        "swish, bias, group norm": (Linear(lambda x, n: n(F.silu(x) + 0.5), nn.GroupNorm(4, N)), (_t(B, K),)),
-        "scale, residual": (Linear(lambda x: x * 0.5 + x), (_t(B, K),)),
+            _linear(lambda x, norm, y: (norm(x[:, None])[:, 0] + y) * y, nn.InstanceNorm1d(1)), (_t(B, K), _t(B, N))),
+        "mish, mish": (_linear(lambda x: F.mish(F.mish(x))), (_t(B, K),)),
+        "group norm, hard tanh": (_linear(lambda x, n: F.hardtanh(n(x), -2, 2), nn.GroupNorm(4, N)), (_t(B, K),)),
+        "scale, batch norm": (_linear(lambda x, n: n(x * 1.5), nn.BatchNorm1d(N)), (_t(B, K),)),
+        "swish, bias, group norm": (_linear(lambda x, n: n(F.silu(x) + 0.5), nn.GroupNorm(4, N)), (_t(B, K),)),
+        "scale, residual": (_linear(lambda x: x * 0.5 + x), (_t(B, K),)),
         "batch norm, gelu, group norm, mean, relu": (
-            Linear(lambda x, n, g: F.relu(g(F.gelu(n(x))).mean(1, keepdim=True)),
+            _linear(lambda x, n, g: F.relu(g(F.gelu(n(x))).mean(1, keepdim=True)),
                    nn.BatchNorm1d(N), nn.GroupNorm(4, N)),
             (_t(B, K),)),
-        "sigmoid, sum, logsumexp": (Linear(lambda x: torch.logsumexp(torch.sigmoid(x).sum(1), 0)), (_t(B, K),)),
+        "sigmoid, sum, logsumexp": (_linear(lambda x: torch.logsumexp(torch.sigmoid(x).sum(1), 0)), (_t(B, K),)),
         "subtract, mean, logsumexp, gelu, residual": (
-            Linear(lambda x, y: F.gelu(torch.logsumexp((x - 0.5).mean(1, keepdim=True), 1, True)) + y),
+            _linear(lambda x, y: F.gelu(torch.logsumexp((x - 0.5).mean(1, keepdim=True), 1, True)) + y),
             (_t(B, K), _t(B, K))),
-        "scale, hard tanh, gelu": (Linear(lambda x: F.gelu(F.hardtanh(x * 0.5, -2, 2))), (_t(B, K),)),
-        "max pool, sum, scale": (Linear(lambda x: F.max_pool1d(x[:, None], 2)[:, 0].sum(1) * 0.5), (_t(B, K),)),
-        "sigmoid, sum": (Linear(lambda x: torch.sigmoid(x).sum(1, keepdim=True)), (_t(B, K),)),
-        "swish, scale": (Linear(lambda x: x * torch.sigmoid(x) * 2.0), (_t(B, K),)),
+        "scale, hard tanh, gelu": (_linear(lambda x: F.gelu(F.hardtanh(x * 0.5, -2, 2))), (_t(B, K),)),
+        "max pool, sum, scale": (_linear(lambda x: F.max_pool1d(x[:, None], 2)[:, 0].sum(1) * 0.5), (_t(B, K),)),
+        "sigmoid, sum": (_linear(lambda x: torch.sigmoid(x).sum(1, keepdim=True)), (_t(B, K),)),
+        "swish, scale": (_linear(lambda x: x * torch.sigmoid(x) * 2.0), (_t(B, K),)),
         "group norm, leaky relu, sum": (
-            Linear(lambda x, n: F.leaky_relu(n(x), 0.01) * 2, nn.GroupNorm(4, N)), (_t(B, K),)),
-        "relu, divide": (Linear(lambda x: torch.relu(x) / 2.0), (_t(B, K),)),
+            _linear(lambda x, n: F.leaky_relu(n(x), 0.01) * 2, nn.GroupNorm(4, N)), (_t(B, K),)),
+        "relu, divide": (_linear(lambda x: torch.relu(x) / 2.0), (_t(B, K),)),
         "logsumexp, leaky relu, gelu": (
-            Linear(lambda x: F.gelu(F.gelu(F.leaky_relu(torch.logsumexp(x, 1, True), 0.01)))), (_t(B, K),)),
+            _linear(lambda x: F.gelu(F.gelu(F.leaky_relu(torch.logsumexp(x, 1, True), 0.01)))), (_t(B, K),)),
         "dropout, mean, softmax": (
-            Linear(lambda x, d: torch.softmax(d(x).mean(1, keepdim=True), 1), nn.Dropout(0.2)), (_t(B, K),)),
-        "minimum, subtract": (Linear(lambda x: torch.min(x, torch.tensor(1.0)) - 1.0), (_t(B, K),)),
-        "sigmoid, scale, residual": (Linear(lambda x: torch.sigmoid(x) * 2.0 + x), (_t(B, K),)),
+            _linear(lambda x, d: torch.softmax(d(x).mean(1, keepdim=True), 1), nn.Dropout(0.2)), (_t(B, K),)),
+        "minimum, subtract": (_linear(lambda x: torch.min(x, torch.tensor(1.0)) - 1.0), (_t(B, K),)),
+        "sigmoid, scale, residual": (_linear(lambda x: torch.sigmoid(x) * 2.0 + x), (_t(B, K),)),
         "group norm, min, bias": (
-            Linear(lambda x, n: n(x).min(1, keepdim=True)[0] + torch.ones(1, N), nn.GroupNorm(4, N)), (_t(B, K),)),
-        "add, relu": (Linear(lambda x, y: torch.relu(x + y)), (_t(B, K), _t(N))),
+            _linear(lambda x, n: n(x).min(1, keepdim=True)[0] + torch.ones(1, N), nn.GroupNorm(4, N)), (_t(B, K),)),
+        "add, relu": (_linear(lambda x, y: torch.relu(x + y)), (_t(B, K), _t(N))),
         "max, subtract, gelu": (
-            Linear(lambda x: F.gelu((m := x.max(1, keepdim=True)[0]) - m.mean(1, keepdim=True))), (_t(B, K),)),
+            _linear(lambda x: F.gelu((m := x.max(1, keepdim=True)[0]) - m.mean(1, keepdim=True))), (_t(B, K),)),
         "swish, divide, clamp, tanh, clamp": (
-            Linear(lambda x: torch.tanh((F.silu(x) / 2).clamp(-1, 1)).clamp(-0.5, 0.5)), (_t(B, K),)),
+            _linear(lambda x: torch.tanh((F.silu(x) / 2).clamp(-1, 1)).clamp(-0.5, 0.5)), (_t(B, K),)),
         "batch norm, scale, softmax": (
-            Linear(lambda x, n: torch.softmax(1.3 * n(x), 1), nn.BatchNorm1d(N)), (_t(B, K),)),
-        "divide, gelu": (Linear(lambda x: F.gelu(x / 10.0)), (_t(B, K),)),
+            _linear(lambda x, n: torch.softmax(1.3 * n(x), 1), nn.BatchNorm1d(N)), (_t(B, K),)),
+        "divide, gelu": (_linear(lambda x: F.gelu(x / 10.0)), (_t(B, K),)),
         "group norm, swish, multiply, swish": (
-            Linear(lambda x, n, w: F.silu(F.silu(n(x)) * w), nn.GroupNorm(4, N)), (_t(B, K), _t(N))),
+            _linear(lambda x, n, w: F.silu(F.silu(n(x)) * w), nn.GroupNorm(4, N)), (_t(B, K), _t(N))),
         "bias, hard tanh, mish, group norm": (
-            Linear(lambda x, n, b: n(F.mish(F.hardtanh(x + b))), nn.GroupNorm(4, N)), (_t(B, K), _t(N))),
+            _linear(lambda x, n, b: n(F.mish(F.hardtanh(x + b))), nn.GroupNorm(4, N)), (_t(B, K), _t(N))),
         "add, swish, tanh, gelu, hard tanh": (
-            Linear(lambda x, b: F.hardtanh(F.gelu(torch.tanh(F.silu(x + b))))), (_t(B, K), _t(N))),
+            _linear(lambda x, b: F.hardtanh(F.gelu(torch.tanh(F.silu(x + b))))), (_t(B, K), _t(N))),
         "batch norm, bias, divide, swish": (
-            Linear(lambda x, n, b: F.silu((n(x) + b) / 1.5), nn.BatchNorm1d(N)), (_t(B, K), _t(1))),
+            _linear(lambda x, n, b: F.silu((n(x) + b) / 1.5), nn.BatchNorm1d(N)), (_t(B, K), _t(1))),
         "mean pool, gelu, scale, max": (
-            Linear(lambda x: (F.gelu(F.avg_pool1d(x[:, None], 4)[:, 0]) * 2.0).max(1)[0]), (_t(B, K),)),
-        "gelu, softmax": (Linear(lambda x: torch.softmax(F.gelu(x), 1)), (_t(B, K),)),
+            _linear(lambda x: (F.gelu(F.avg_pool1d(x[:, None], 4)[:, 0]) * 2.0).max(1)[0]), (_t(B, K),)),
+        "gelu, softmax": (_linear(lambda x: torch.softmax(F.gelu(x), 1)), (_t(B, K),)),
     }  # fmt: skip
-
-
-class Convolution(nn.Module):
-    """A convolution, then a function; `others` are layers that the function uses."""
-
-    def __init__(self, convolution: nn.Module, after: Callable[..., Any], *others: nn.Module) -> None:
-        super().__init__()
-        self.convolution, self.others, self.after = convolution, nn.ModuleList(others), after
-
-    def forward(self, x: torch.Tensor, *more: torch.Tensor) -> Any:
-        return self.after(self.convolution(x), *self.others, *more)
 
 
 def _convolutions() -> dict[str, Problem]:
     """Level 2: what follows a convolution."""
     flat, image, volume = nn.Conv2d(3, 8, 3), _t(2, 3, 9, 9), _t(1, 3, 5, 5, 5)
     return {
-        "convolution, relu, bias": (Convolution(flat, lambda x, b: torch.relu(x) + b), (image, _t(8, 1, 1))),
+        "convolution, relu, bias": (Behind(flat, lambda x, b: torch.relu(x) + b), (image, _t(8, 1, 1))),
         "convolution, min, tanh, tanh": (
-            Convolution(flat, lambda x: torch.tanh(torch.tanh(x.min(1, keepdim=True)[0]))), (image,)),
+            Behind(flat, lambda x: torch.tanh(torch.tanh(x.min(1, keepdim=True)[0]))), (image,)),
         "convolution, group norm, tanh, hard swish, residual, logsumexp": (
-            Convolution(flat, lambda x, n: torch.logsumexp(x + F.hardswish(torch.tanh(n(x))), 1, True),
+            Behind(flat, lambda x, n: torch.logsumexp(x + F.hardswish(torch.tanh(n(x))), 1, True),
                         nn.GroupNorm(4, 8)), (image,)),
         "convolution of volumes, scale, tanh, multiply, sigmoid": (
-            Convolution(nn.Conv3d(3, 4, 3), lambda x, s, b: torch.sigmoid(torch.tanh(x * s) * b)),
+            Behind(nn.Conv3d(3, 4, 3), lambda x, s, b: torch.sigmoid(torch.tanh(x * s) * b)),
             (volume, _t(4, 1, 1, 1), _t(4, 1, 1, 1))),
         "transposed convolution, mean, bias, softmax, tanh, scale": (
-            Convolution(nn.ConvTranspose2d(3, 8, 3),
+            Behind(nn.ConvTranspose2d(3, 8, 3),
                         lambda x, b: torch.tanh(torch.softmax(x.mean(2, keepdim=True) + b, 1)) * 2.0),
             (image, _t(8, 1, 1))),
     }  # fmt: skip
