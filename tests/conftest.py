@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
+# Before these are loaded: each process of a run has a core, and threads of libraries would wait for it by spinning.
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+
 import difflib
 import functools
 import gc
 import itertools
 import json
-import os
 import sys
 import threading
 from collections import Counter

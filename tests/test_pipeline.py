@@ -346,9 +346,9 @@ def _bug(*graph: object) -> None:
     [("compile_cubin", _rejects, "NVRTC rejects the kernel"), ("emit", _bug, "internal error: ZeroDivisionError")],
 )
 def test_a_pass_that_fails_loses_no_candidate(
-    name: str, broken: object, message: str, monkeypatch: pytest.MonkeyPatch
+    name: str, broken: object, message: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = len(finished().snapshot().candidates)
+    before = len(session.snapshot().candidates)
     monkeypatch.setattr(passes, name, broken)
     monkeypatch.setattr(without_gpu, name, broken, raising=False)
     session = finished()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mirage_nb.bench.verification.attacks import ATTACKS, BOTH, HEAD, OF_FUNCTIONS, refused
+from mirage_nb.bench.verification.attacks import ATTACKS, BOTH, HEAD, refused
 from mirage_nb.interp.numbers import fmpq
 from mirage_nb.lang import parse
 from mirage_nb.verify import verify, verify_and_prove
@@ -22,15 +22,10 @@ from mirage_nb.verify.defined.forms import needs_of
 from mirage_nb.verify.proof.signs import ABOVE, ANY
 from mirage_nb.verify.reals.exact import look
 from mirage_nb.verify.verdict import Outcome, VerdictKind
-
-FEW = range(0, len(OF_FUNCTIONS), 12)
-OTHERS = {f"{left} ~ {right}" for place, (left, right) in enumerate(OF_FUNCTIONS) if place not in FEW}
-"""Attacks of many kinds, of which the default tests take a few."""
+from tests.shares import some
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x in OTHERS)) for x in ATTACKS if x not in BOTH]
-)
+@pytest.mark.parametrize("name", some([x for x in ATTACKS if x not in BOTH]))
 def test_refused(name: str) -> None:
     verdict = refused(name)
     assert verdict is not None and not verdict.accepted
