@@ -43,6 +43,7 @@ UNBOUNDED_TRIALS = 12
 """Final trials where no theorem bounds one, and roots may exist by chance or functions be anything."""
 WITHOUT_ROOTS = 2
 """Trials of small graphs with any function in the place of the square root."""
+ROOTS = "the square root"
 BY_ROOTS = "field values agree, maybe by the roots that a field has: with any function in their place they do not"
 BEYOND = "field values agree, and numbers are so large, or powers so high, that they may be 0 in every field"
 MAX_TRIALS = 10_000
@@ -251,8 +252,11 @@ class _Run:
             return self._by_reals(VerdictKind.UNDECIDED, "float64 values differ")
         self._find_bound()
         while len(self.primes) < ATTEMPTS_PER_TRIAL * self.wanted + 48:
-            if len(self.primes) == 2 * self.wanted + 8 and (matching.selects or self._differ()):
-                break  # many elements without a value: the reals may know already
+            if len(self.primes) == 2 * self.wanted + 8:  # many elements without a value: the reals may know already
+                if matching.selects or self._differ():
+                    break
+                if self._are_one_term():
+                    return self._agreed(None, ROOTS)
             if not self.primes and self.observer is None and self.small:
                 self._try_together(matching)
             else:
@@ -327,18 +331,24 @@ class _Run:
         chosen = math.comb(len(self.primes), self.wanted) * (self.wanted if self.final else 1)
         return self.wanted * self.bound + self.once + math.log2(chosen)
 
-    def _equal_without_roots(self) -> bool:
+    def _equal_without_roots(self, trials: int) -> bool:
         """Whether the graphs agree with any function in the place of the square root, too. A field has roots of half of
         its elements, and sqrt(x * x) is x half of the time: what a trial leaves out, and the sign of a root, may be
         what keeps graphs alike that differ, where no bound says that it is not."""
         matching = Matching(self.program.output_types, self.candidate.output_types)
-        for seed in map(self.drawn.seed, range(WITHOUT_ROOTS if self.small else 1)):
+        for seed in map(self.drawn.seed, range(trials)):
             instance = FieldInstance.draw(seed)
             drawn = random_inputs(self.program, instance, self.lax.parts)
             inputs = dict(zip((i.name for i in self.program.inputs), drawn, strict=True))
             ours, theirs = (evaluate(g, inputs, instance, roots=False) for g in (self.program, self.candidate))
             matching.compare(ours, theirs, seed)
-        return matching.witness is None
+        return matching.witness is None and matching.compared(trials)
+
+    def _are_one_term(self) -> bool:
+        """Whether the graphs are equal whatever function the square root is: eight roots in a chain
+        exist together in few trials, and make no number that fields are to be believed about."""
+        known = self.lax.roots and not self.rigour.floats and self.pair[1].is_believed_of_functions
+        return known and self._equal_without_roots(self.wanted)
 
     def _wants_more(self) -> bool:
         """Whether a trial more is worth it."""
@@ -347,20 +357,24 @@ class _Run:
 
     def _equal(self) -> Verdict:
         if not (self.rigour.floats or self.pair[1].is_believed):
-            return self._by_reals(VerdictKind.UNDECIDED, BEYOND)
-        if self.lax.roots and self._total() is None and not (self.rigour.floats or self._equal_without_roots()):
+            return self._agreed(None, ROOTS) if self._are_one_term() else self._by_reals(VerdictKind.UNDECIDED, BEYOND)
+        often = WITHOUT_ROOTS if self.small else 1
+        if self.lax.roots and self._total() is None and not (self.rigour.floats or self._equal_without_roots(often)):
             if self.small and not self.final:
                 return _Run(*self.pair, replace(self.rigour, final=True), CPU, self.progress).verdict()
             return self._by_reals(VerdictKind.UNDECIDED, BY_ROOTS)
+        return self._agreed(self._total())
+
+    def _agreed(self, total: float | None, *functions: str) -> Verdict:
+        """Equal as far as fields show, these taken for any functions, too: what values over the reals say to that."""
         looked = self._look(covered=True)
         if looked.outcome is not Outcome.AGREE:
             return self._by_reals(VerdictKind.UNDECIDED, f"field values agree; {looked.note}", looked=looked)
-        total = self._total()
         return self._verdict(
             VerdictKind.FIELD,
             log2_bound=total if total is not None and total <= -1 else None,
             outputs=tuple(range(len(self.program.outputs))),
-            note=self._note(total, looked),
+            note=self._note(total, looked, functions),
         )
 
     def _differs(self, witness: Witness) -> Verdict:
@@ -447,9 +461,9 @@ class _Run:
             *(["symbols"] if self.lax.symbols else []),
         ]
 
-    def _unbounded(self) -> str:
+    def _unbounded(self, functions: tuple[str, ...]) -> str:
         """Why there is no bound."""
-        if self.lax.opaque:
+        if self.lax.opaque or functions:
             return "which Theorem 2 has for operators of LAX only"
         if not self.final and (self.lax.roots or self.lax.exponentials or self.lax.maxima):
             return "which the final check of a small instance has"
@@ -459,17 +473,17 @@ class _Run:
         names = [name for name in self._caveats() if name != "symbols"]
         return many + " and ".join(names or ["exponential terms"]) + " are beyond Theorem 2 and its extension"
 
-    def _note(self, bound: float | None, looked: Looked) -> str:
+    def _note(self, bound: float | None, looked: Looked, functions: tuple[str, ...]) -> str:
         parts = [f"all output elements at this size, {PRIMES.name}"]
         parts += [
             f"{name} as an uninterpreted function: equal whatever function stands in its place"
-            for name in self.lax.opaque
+            for name in (*self.lax.opaque, *functions)
         ]
         if self.lax.maxima:
             parts.append("maxima as uninterpreted shifts, whose safety is for the float gate")
         if bound is not None and self.observer is not None:
             parts.append("roots and exponents seen to be the program's")
         if bound is None:
-            parts.append(f"no error bound, {self._unbounded()}")
+            parts.append(f"no error bound, {self._unbounded(functions)}")
         parts.append(looked.note)
         return "; ".join(parts)

@@ -385,6 +385,26 @@ def test_inputs_may_stand_in_another_order() -> None:
     assert verify(a.returning(a_product), b.returning(b_product)).accepted
 
 
+def test_chains_of_roots_are_equal_as_terms() -> None:
+    """Few trials have eight roots at once, and what they make is no number that fields are believed about."""
+    head, eps = "X: f32[2, 4]\nW: f32[4, 4]\nH = X * 1\n", "mean(H * H, axis=1, keepdims=True) + 1e-5"
+    layer, other, wrong, selects = (
+        f"H = H + {line}\n"
+        for line in (
+            f"(H / sqrt({eps})) @ W",
+            f"(H @ W) / sqrt({eps})",
+            "(H @ W) / sqrt(mean(H * H, axis=1, keepdims=True) + 2e-5)",
+            f"(H @ W) * sqrt({eps}) / sqrt(({eps}) * ({eps}))",
+        )
+    )
+    program, right, *rest = (
+        parse(head + layer * 7 + last + "return H * 1").graph for last in (layer, other, wrong, selects)
+    )
+    verdict = verify(program, right, seed=1)
+    assert verdict.kind is VerdictKind.FIELD and verdict.log2_bound is None and "the square root as an" in verdict.note
+    assert [verify(program, graph, seed=1).accepted for graph in rest] == [False, False]
+
+
 def test_illegal_graphs_and_options_are_errors() -> None:
     case = rmsnorm()
     with pytest.raises(GraphError):

@@ -150,6 +150,11 @@ class Candidate:
         return self.graph == self._program.graph or all(map(is_believed, (self._program.graph, self.graph)))
 
     @cached_property
+    def is_believed_of_functions(self) -> bool:
+        """The same where square roots are any functions."""
+        return all(is_believed(graph, roots=False) for graph in (self._program.graph, self.graph))
+
+    @cached_property
     def tower(self) -> Tower | None:
         """What bounds a trial with values and more, if anything does."""
         return tower(self._program.graph, self.graph, self.lax, PRIMES)

@@ -60,9 +60,10 @@ VARIABLES = frozenset({OpKind.EXP, OpKind.SIGMOID, OpKind.MAX, OpKind.MAXIMUM, *
 """What they make is no polynomial of what they are given: it stands for itself."""
 
 
-def is_believed(graph: KernelGraph) -> bool:
-    """Whether what is 0 in the fields that trials draw is so for no other reason than that it is 0."""
-    algebra = _Heights()
+def is_believed(graph: KernelGraph, *, roots: bool = True) -> bool:
+    """Whether what is 0 in the fields that trials draw is so for no other reason than that. Without `roots` these
+    are any functions there, and what they make stands for itself."""
+    algebra = _Heights(roots)
     run_kernel(graph, [VARIABLE] * len(graph.inputs), algebra)
     return algebra.believed
 
@@ -107,6 +108,7 @@ def _power(x: Height, exponent: Fraction) -> Height:
 class _Heights:
     """The algebra whose values are heights; `believed`: whether all were so far."""
 
+    roots: bool
     believed: bool = True
 
     def apply(self, kind: OpKind, operands: Sequence[Height], attrs: Attrs | None, batch: int) -> Height:
@@ -116,6 +118,10 @@ class _Heights:
 
     def _made(self, kind: OpKind, xs: Sequence[Height], attrs: Attrs | None) -> Height:
         match kind, attrs:
+            case OpKind.SQRT, _ if not self.roots:
+                return VARIABLE
+            case _, PowAttrs(exponent) if exponent.denominator > 1 and not self.roots:
+                return _power(VARIABLE, exponent)
             case _, ConstAttrs(value, symbol):
                 return VARIABLE if symbol else _number(value)
             case _, ArangeAttrs(extent=extent):
