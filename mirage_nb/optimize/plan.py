@@ -464,8 +464,8 @@ def _barriers(
     shares = overlapping({b.value: (b.offset, b.nbytes) for b in buffers})
 
     def accesses(places: list[int]) -> list[Access]:
-        written = (steps[i].value for i in places)
-        return [Access(steps[i].reads, frozenset({v} - {None})) for i, v in zip(places, written, strict=True)]
+        written = ((steps[i], steps[i].value) for i in places)
+        return [Access(s.reads, frozenset() if v is None else frozenset({v})) for s, v in written]
 
     # A streamed load is complete and visible once the iteration has waited for its ring slot.
     before, loop, after = ([i for i, s in enumerate(steps) if s.phase is p] for p in Phase)
