@@ -18,17 +18,17 @@ from mirage_nb.codegen.maps import each, output_leaf, store_vector
 from mirage_nb.codegen.placing import Part, alternate, parts
 from mirage_nb.codegen.reader import Reader, counted, loaded
 from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, RunningAttrs, TensorType, ThreadGraph
+from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, RunningAttrs, TensorType
 from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, spread_leaf
 from mirage_nb.optimize.layout import read_once
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.register_resident import Resident
-from mirage_nb.tile.index import Index, Multi, broadcast_index, linear, named, unravel, vector_reads
+from mirage_nb.tile.index import Index, Multi, broadcast_index, linear, named, unravel
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES
-from mirage_nb.tile.register_resident import partial_sets
+from mirage_nb.tile.register_resident import needed, partial_sets
 from mirage_nb.tile.sharing import Vectors
-from mirage_nb.tile.sketch import FOLDS
+from mirage_nb.tile.sketch import FOLDS, sketch_of
 
 ONCE_BYTES = 2**20
 """Of so little that is read only once, kernels of 2 us take 3 % less where it goes past L1. Of more it is a loss where
@@ -64,7 +64,9 @@ class ResidentText:
         self._declare_scratch()
         kept = self._shared_place()
         late = [v for v, attrs in self.inputs.items() if attrs.arg in self.written]
-        soon = self._soon() if resident.together else frozenset[int]()
+        # Where blocks wait for nobody else, what the first reduction needs is asked for last: what stands behind
+        # something that is used at once waits with it.
+        soon = needed(sketch_of(self.scope.block), 1) if resident.together else set[int]()
         early = sorted((v for v in self.inputs if v not in resident.behind), key=soon.__contains__)
         self._loads([v for v in early if v not in late], kept)
         if not resident.behind.issuperset(late):
@@ -107,21 +109,6 @@ class ResidentText:
         else:
             out.line("const int place = thread;")
         return (*unravel(named("row", groups), resident.tile[:-1]), Index())
-
-    def _soon(self) -> set[int]:
-        """What the first reduction is computed from. Where blocks wait for nobody else it is asked for last: what
-        stands behind something that is used at once waits with it."""
-        needed: set[int] = set()
-        for op, values in reversed(tuple(self.scope.block.definitions())):
-            made = needed.intersection(values)
-            if _reduces(op.kind):
-                needed = set(op.inputs)
-            elif made and isinstance(op.body, ThreadGraph):
-                results = [op.body.outputs[self.scope.results[value]] for value in made]
-                needed.update(op.inputs[v] for result in results for v, _ in vector_reads(op.body, result, None))
-            elif made:
-                needed.update(op.inputs)
-        return needed
 
     @property
     def _in_stretches(self) -> bool:

@@ -191,10 +191,11 @@ def _simple(node: Node) -> bool:
     return node.elementwise or node.kind in _SIMPLE or node.kind in FOLDS
 
 
-def needed(sketch: Sketch) -> set[int]:
-    """The values that reductions are computed from."""
+def needed(sketch: Sketch, most: int | None = None) -> set[int]:
+    """The values that reductions, the first `most` of them, are computed from."""
+    folds = [place for place, node in enumerate(sketch.nodes) if node.kind in FOLDS][:most]
     found: set[int] = set()
-    for node in reversed(sketch.nodes):
+    for node in reversed(sketch.nodes[: folds[-1] + 1] if folds else ()):
         if node.kind in FOLDS:
             found.update(node.reads)
         elif wanted := found.intersection(node.makes):
