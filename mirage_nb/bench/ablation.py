@@ -117,7 +117,7 @@ def _row_major(layout: SharedLayout) -> SharedLayout:
 def emitted_without(name: str, graph: KernelGraph, target: Target, options: Options | None = None) -> Emitted:
     """Emit a muGraph with one part of its plan switched off, by the name of the switch. Raises as `emit`."""
     chosen = options or default_options(target)
-    return emit_plan(SWITCHES[name](graph, target, chosen), chosen)
+    return emit_plan(SWITCHES[name](graph, target, chosen), target, chosen)
 
 
 # -- the command --------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from mirage_nb.optimize import BlockPlan, Options, Plan, as_planned, default_opt
 from mirage_nb.optimize import plan as plan_graph
 from mirage_nb.optimize.reach import Reaches, reaches
 from mirage_nb.targets import Target
-from mirage_nb.tile.program import Planned
+from mirage_nb.tile.planned import Planned
 
 INDEX_LIMIT = 2**31
 """Element offsets are 32-bit."""
@@ -34,15 +34,15 @@ def emit(graph: KernelGraph, target: Target, options: Options | None = None) -> 
 
     Raises:
         EmitError: a tensor of f64, or of more than 2^31 elements, in a graph-defined operator; or two outputs that
-            are one value.
+            are one value; or a kernel's program is not valid, which is a mistake of the planner.
         TargetError: a block needs more shared memory than the target has.
     """
     chosen = options or default_options(target)
-    return emit_plan(plan_graph(graph, target, chosen), chosen)
+    return emit_plan(plan_graph(graph, target, chosen), target, chosen)
 
 
-def emit_plan(plan: Plan, options: Options) -> Emitted:
-    """Emit what a plan says."""
+def emit_plan(plan: Plan, target: Target, options: Options) -> Emitted:
+    """Emit what a plan for `target` says. Raises as `emit`."""
     graph = plan.graph
     if len(set(graph.outputs)) < len(graph.outputs):
         raise EmitError(
@@ -71,11 +71,12 @@ def emit_plan(plan: Plan, options: Options) -> Emitted:
         literals = {i: constants[v] for i, v in enumerate(op.inputs) if v in constants}
         reach = reaches(graph, where, index, values, plan.windows)
         launch, text = _kernel(index, block_plan, literals, plan, values, reach)
-        parts.append(text)
-        launches.append(launch)
-        if block_plan.program is not None:
+        if text.program is not None:
             places = frozenset(i for i, v in enumerate(op.inputs) if v in counted)
-            programs.append(Planned(block_plan.block, block_plan.program, literals, places))
+            programs.append(Planned(block_plan.block, text.program, literals, places, index))
+            _check(launch.kernel, programs[-1], target)
+        parts.append(text.text())
+        launches.append(launch)
     temporaries = tuple(
         Temporary(value, graph.types[value], offset)
         for value, offset in zip(plan.temporaries, plan.workspace.offsets, strict=True)
@@ -130,7 +131,7 @@ def _kernel(
     plan: Plan,
     values: tuple[int, ...],
     reach: Reaches,
-) -> tuple[Launch, str]:
+) -> tuple[Launch, KernelText | ProgramText]:
     graph, overlap = plan.graph, plan.overlaps[index]
     seen = {i: plan.windows[v] for i, v in enumerate(graph.ops[index].inputs) if v in plan.windows}
     operands = tuple(seen[i].base if i in seen else v for i, v in enumerate(graph.ops[index].inputs))
@@ -152,7 +153,14 @@ def _kernel(
     )
     shared = max(block_plan.shared_bytes, overlap.least_shared) if block_plan.shared_bytes else 0
     early = overlap.behind, overlap.behind and overlap.trusting
-    return Launch(name, grid, block_plan.threads, shared, args, index, *early, bool(reach), cut), text.text()
+    return Launch(name, grid, block_plan.threads, shared, args, index, *early, bool(reach), cut), text
+
+
+def _check(kernel: str, planned: Planned, target: Target) -> None:
+    """What is not valid is not printed."""
+    if findings := planned.findings(target):
+        what = f"{kernel} is not printed, its program is not valid: {findings[0]}"
+        raise EmitError(what, hint="this is a mistake of ours; other ways to emit it may be valid")
 
 
 def _looked_at(arg: MapArg, operands: Sequence[int], block: BlockGraph, seen: Mapping[int, Window]) -> MapArg:

@@ -16,7 +16,7 @@ from mirage_nb.ir.graph import few
 from mirage_nb.ir.sizes import Cut, extent_of, resized, size_of
 from mirage_nb.optimize import Options
 from mirage_nb.predefined import Match
-from mirage_nb.tile.program import Planned
+from mirage_nb.tile.planned import Planned
 
 KEPT = 64
 """Extents of a size whose launches are kept ready."""

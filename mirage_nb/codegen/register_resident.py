@@ -20,9 +20,9 @@ from mirage_nb.codegen.reader import Reader, counted, loaded
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import InIterAttrs, Op, OpKind, OutSaverAttrs, RunningAttrs, TensorType
 from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, spread_leaf
-from mirage_nb.optimize.layout import read_once
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.register_resident import Resident
+from mirage_nb.tile.boxes import read_once
 from mirage_nb.tile.index import Index, Multi, broadcast_index, linear, named, unravel
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES

@@ -14,7 +14,7 @@ from mirage_nb.codegen.maps import TileText
 from mirage_nb.codegen.matmul import ProductText
 from mirage_nb.codegen.reduce import ReductionText
 from mirage_nb.codegen.writer import Writer, c_type, extents
-from mirage_nb.ir import AccumAttrs, OpKind
+from mirage_nb.ir import AccumAttrs, BlockGraph, OpKind
 from mirage_nb.optimize.access import Scope
 from mirage_nb.tile import staged
 from mirage_nb.tile.placement import StepKind
@@ -100,7 +100,7 @@ class StagedText:
                 with out.block(f"if (iteration + {ahead} < {count})"), copies.refilled(ahead, count):
                     self._body(body)
             case staged.Task(body=body):
-                out.line(f"// {self._comment(statement)}")
+                out.line(f"// {comment(self.scope.block, statement)}")
                 self._body(body)
             case staged.Warps(count, tiling, body):
                 with out.block(f"if (warp < {count})" if count else ""):
@@ -191,27 +191,28 @@ class StagedText:
             case _:
                 assert_never(signal)
 
-    def _comment(self, task: staged.Task) -> str:
-        """What the step computes, in muGraph terms."""
-        block, step, first = self.scope.block, task.step, self.scope.first
-        op = block.ops[step.op]
-        operands = ", ".join(f"%{v}" for v in op.inputs)
-        if step.kind is StepKind.SAVE:
-            return f"output {block.savers.index(op)} = {operands}"
-        if isinstance(op.attrs, AccumAttrs):
-            what = f"{op.attrs.kind.value} accumulator"
-            found = f"%{first[step.op]}"
-            return f"{found} = {what} of {operands}" + (" (to shared memory)" if step.kind is StepKind.FINISH else "")
-        value = step.value if step.value is not None else first[step.op]
-        text = f"%{value} = {op.kind.value}({operands}): {block.types[value]}"
-        if op.kind is OpKind.FUSED and op.body is not None:
-            text += f" [{', '.join(inner.kind.value for inner in op.body.ops if inner.kind is not OpKind.CONST)}]"
-        if task.tiling is not None:
-            b, r, c, k = task.tiling.split
-            text += f", warps {b} x {r} x {c} x {k} (batch x rows x columns x depth)"
-            text += ", transposed" if task.tiling.swapped else ""
-        elif op.kind in MATMULS:
-            text += ", scalar"
-        if step.accum is not None:
-            text += f", into %{first[step.accum]}"
-        return text
+
+def comment(block: BlockGraph, task: staged.Task) -> str:
+    """What a step computes, in muGraph terms."""
+    step, first = task.step, [values[0] if values else -1 for _, values in block.definitions()]
+    op = block.ops[step.op]
+    operands = ", ".join(f"%{v}" for v in op.inputs)
+    if step.kind is StepKind.SAVE:
+        return f"output {block.savers.index(op)} = {operands}"
+    if isinstance(op.attrs, AccumAttrs):
+        what = f"{op.attrs.kind.value} accumulator"
+        found = f"%{first[step.op]}"
+        return f"{found} = {what} of {operands}" + (" (to shared memory)" if step.kind is StepKind.FINISH else "")
+    value = step.value if step.value is not None else first[step.op]
+    text = f"%{value} = {op.kind.value}({operands}): {block.types[value]}"
+    if op.kind is OpKind.FUSED and op.body is not None:
+        text += f" [{', '.join(inner.kind.value for inner in op.body.ops if inner.kind is not OpKind.CONST)}]"
+    if task.tiling is not None:
+        b, r, c, k = task.tiling.split
+        text += f", warps {b} x {r} x {c} x {k} (batch x rows x columns x depth)"
+        text += ", transposed" if task.tiling.swapped else ""
+    elif op.kind in MATMULS:
+        text += ", scalar"
+    if step.accum is not None:
+        text += f", into %{first[step.accum]}"
+    return text

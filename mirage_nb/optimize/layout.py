@@ -1,10 +1,9 @@
-"""Layouts of shared tensors: the order of dimensions, padding, or the 128-byte swizzle; boxes of the copy engine.
+"""Layouts of shared tensors: the order of dimensions, padding, or the 128-byte swizzle.
 
 In: the shared tensors of a block graph with the ways in which each is written and read (paper section 6). Out: one
-`SharedLayout` each; the `Boxes` that bring a streamed tile, None if the copy engine cannot take it. Invariant: a layout
-is injective on the tensor's indices, copies of a tensor begin on 128-byte lines, and every hard demand (16-byte rows
-for ldmatrix and asynchronous copies) holds; boxes are as wide as the panels and at most 256 rows high, and together
-they fill the swizzled layout of the tile.
+`SharedLayout` each. Invariant: a layout is injective on the tensor's indices, copies of a tensor begin on 128-byte
+lines, and every hard demand (16-byte rows for ldmatrix and asynchronous copies) holds; the boxes that bring a streamed
+tile (`tile.boxes`) fill its swizzled layout.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from functools import lru_cache
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType, InIterAttrs
 from mirage_nb.ir.windows import row_major
-from mirage_nb.tile.boxes import Bulk
-from mirage_nb.tile.boxes import boxes as tile_boxes
+from mirage_nb.tile.boxes import bulk_of
 from mirage_nb.tile.placement import Placement, StepKind, touched
 from mirage_nb.tile.shared import (
     FORBIDDEN,
@@ -58,26 +56,6 @@ def swizzled(shape: tuple[int, ...], dtype: DType, fold: int = 1) -> SharedLayou
     strides = tuple(s // shape[-1] * width for s in row_major(shape)[:-1])
     elements = int(panel_elements(math.prod(shape[:-1]), shape[-1], fold))
     return SharedLayout(shape, dtype, (*strides, 1), elements, swizzle, fold)
-
-
-def boxes(block: BlockGraph, attrs: InIterAttrs) -> Bulk | None:
-    """The bulk tensor copies of one tile, None where alignment or shape rule them out."""
-    operand, tile = block.args[attrs.arg], block.tile_shape(attrs)
-    if not tile:
-        return None
-    found = tile_boxes(tile, operand.shape, operand.dtype.size, block.overhanging(attrs))
-    if not found.fits:
-        return None
-    fold, swizzle = int(found.fold), int(found.swizzle)
-    rows, box = math.prod(operand.shape[:-1]) // fold, (int(found.rows), swizzle // operand.dtype.size)
-    return Bulk(rows, operand.shape[-1] * fold, box, int(found.down), int(found.across), swizzle, fold)
-
-
-def read_once(block: BlockGraph, attrs: InIterAttrs) -> bool:
-    """Whether the blocks read every element of operand `attrs.arg` exactly once, through this iterator."""
-    readers = [op for op in block.ops if isinstance(op.attrs, InIterAttrs) and op.attrs.arg == attrs.arg]
-    splits = [*zip(attrs.imap, block.grid, strict=True), (attrs.fmap, block.loop)]
-    return len(readers) == 1 and all(dim is not None for dim, extent in splits if extent > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +163,7 @@ def choose_layouts(
         elif found.tiled is not None:
             written = Use.TURNED if tilings[found.tiled.op].swapped else Use.STRAIGHT
         attrs = block.ops[found.left.op].attrs
-        cut = boxes(block, attrs) if isinstance(attrs, InIterAttrs) and value in boxed else None
+        cut = bulk_of(block, attrs) if isinstance(attrs, InIterAttrs) and value in boxed else None
         uses, fold = tuple(dict.fromkeys((written, *found.reads))), 1 if cut is None else cut.fold
         demands.append(Demand(value, block.types[value].shape, placement.stored[value], uses, fold))
     for step in placement.steps:

@@ -17,7 +17,7 @@ from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, 
 from mirage_nb.ir.places import numbered
 from mirage_nb.ir.windows import Window, as_matrix, windows
 from mirage_nb.optimize.attention_program import attention_program
-from mirage_nb.optimize.layout import boxes, choose_layouts
+from mirage_nb.optimize.layout import choose_layouts
 from mirage_nb.optimize.options import Options, all_options, default_options
 from mirage_nb.optimize.overlap import Overlap, overlaps
 from mirage_nb.optimize.product_program import Given, product_program
@@ -28,7 +28,7 @@ from mirage_nb.predefined import Match, matches, needed
 from mirage_nb.targets import EXACT, Target
 from mirage_nb.tile.attention import find_attention
 from mirage_nb.tile.bodies import Region, find_region
-from mirage_nb.tile.boxes import columns_brought
+from mirage_nb.tile.boxes import bulk_of, columns_brought
 from mirage_nb.tile.groups import rows_of
 from mirage_nb.tile.memory import Interval, MemoryPlan, allocate
 from mirage_nb.tile.order import Phase, lifetime, scheduled
@@ -380,7 +380,7 @@ def _bulk_possible(block: BlockGraph, steps: tuple[Step, ...], seen: Mapping[int
 
 def _bulk(block: BlockGraph, attrs: InIterAttrs, window: Window | None) -> bool:
     """Whether the copy engine can bring the tiles of an operand."""
-    found = boxes(block, attrs)
+    found = bulk_of(block, attrs)
     return found is not None and (window is None or _in_boxes(window, block.args[attrs.arg], found.columns))
 
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 
 from mirage_nb.ir import AccumAttrs, AccumKind, InIterAttrs, OpKind, OutSaverAttrs, TensorType
 from mirage_nb.optimize.access import Scope, behind_views
-from mirage_nb.optimize.layout import boxes, read_once
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.region_program import RegionPlanner
 from mirage_nb.optimize.vectors import copied, share, sides, vectors
 from mirage_nb.optimize.wide import right_leaves
 from mirage_nb.tile import staged
+from mirage_nb.tile.boxes import bulk_of, read_once
 from mirage_nb.tile.index import Index, named
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import Place, Step, StepKind
@@ -57,6 +57,7 @@ class _Planner:
         return StagedProgram(
             self.block, plan.places, plan.stored, outputs, self.options.warps, self.staged.buffers, tuple(scratch),
             tuple(s.value for s in self.ring if s.value is not None), self.slots, self.staged.region, loader, code,
+            self.overlap.late, self.overlap.behind,
         )  # fmt: skip
 
     def _loads(self, phase: Phase) -> list[Step]:
@@ -198,7 +199,7 @@ class _Planner:
     def _bring(self, step: Step) -> staged.Bring:
         attrs = self.block.ops[step.op].attrs
         assert isinstance(attrs, InIterAttrs) and step.value is not None
-        bulk = boxes(self.block, attrs)
+        bulk = bulk_of(self.block, attrs)
         assert bulk is not None, "else there are no bulk copies"
         return staged.Bring(step.value, bulk, read_once(self.block, attrs))
 

@@ -8,9 +8,9 @@ rows 16 w to 16 w + 15 of the result, all columns of them.
 from __future__ import annotations
 
 from mirage_nb.ir import BlockGraph, InIterAttrs, OpKind
-from mirage_nb.optimize.layout import boxes
 from mirage_nb.optimize.options import Options
 from mirage_nb.tile.bodies import Region
+from mirage_nb.tile.boxes import bulk_of
 from mirage_nb.tile.program import GROUP
 from mirage_nb.tile.shared import LINE_BYTES, SharedLayout
 
@@ -49,7 +49,7 @@ def wide_possible(block: BlockGraph, region: Region | None, options: Options) ->
     for leaf in right_leaves(block, region):
         attrs = made[leaf].attrs
         if isinstance(attrs, InIterAttrs):
-            boxed = boxes(block, attrs) if attrs.fmap is not None else None
+            boxed = bulk_of(block, attrs) if attrs.fmap is not None else None
             if boxed is None or boxed.fold > 1 or boxed.swizzle != LINE_BYTES:
                 return False
     return True

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage_nb.ir import BlockGraph, InIterAttrs
 from mirage_nb.tile.program import Copy, Index, Program, Read, Tile
 from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES, PATTERN_ROWS, panel_bytes
 
@@ -95,6 +96,26 @@ class Bulk:
     def elements(self) -> int:
         """Elements of the whole tile."""
         return self.box[0] * self.box[1] * self.down * self.across
+
+
+def bulk_of(block: BlockGraph, attrs: InIterAttrs) -> Bulk | None:
+    """The bulk tensor copies of one tile, None where alignment or shape rule them out."""
+    operand, tile = block.args[attrs.arg], block.tile_shape(attrs)
+    if not tile:
+        return None
+    found = boxes(tile, operand.shape, operand.dtype.size, block.overhanging(attrs))
+    if not found.fits:
+        return None
+    fold, swizzle = int(found.fold), int(found.swizzle)
+    rows, box = math.prod(operand.shape[:-1]) // fold, (int(found.rows), swizzle // operand.dtype.size)
+    return Bulk(rows, operand.shape[-1] * fold, box, int(found.down), int(found.across), swizzle, fold)
+
+
+def read_once(block: BlockGraph, attrs: InIterAttrs) -> bool:
+    """Whether the blocks read every element of operand `attrs.arg` exactly once, through this iterator."""
+    readers = [op for op in block.ops if isinstance(op.attrs, InIterAttrs) and op.attrs.arg == attrs.arg]
+    splits = [*zip(attrs.imap, block.grid, strict=True), (attrs.fmap, block.loop)]
+    return len(readers) == 1 and all(dim is not None for dim, extent in splits if extent > 1)
 
 
 # -- what boxes are cut from

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from mirage_nb.ir import BlockGraph, DType, OpKind
+from mirage_nb.ir import DType, OpKind
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.tile.instructions import Place
 
@@ -436,14 +436,3 @@ def registers(program: Program, role: Role) -> int:
         -(-tile.nbytes // (REGISTER_BYTES * LANES * GROUP)) if len(tile.shape) > 1 else tile.elements // (LANES)
         for tile in held.values()
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A tile program, and the block graph that it was planned of; `numbers`: operands that are one number, `places`:
-    those that number the places of an axis."""
-
-    block: BlockGraph
-    program: Program
-    numbers: Mapping[int, Fraction] = field(default_factory=dict)
-    places: frozenset[int] = frozenset()

@@ -419,6 +419,7 @@ class StagedProgram:
     block: whose values they compute, which lie in `places`, with elements of type `stored` in shared memory. outputs:
     what is saved. warps: that compute. buffers: of shared memory; `scratch`: names and lengths of arrays of f32 beside
     them. streamed: the values of the ring, which has so many `stages`. region: how warps share a body that is theirs.
+    late: operands that nothing reads before it has waited for the kernel in front; behind: that holds of stores, too.
     """
 
     block: BlockGraph
@@ -433,6 +434,8 @@ class StagedProgram:
     region: Region | None
     loader: tuple[Statement, ...]
     code: tuple[Statement, ...]
+    late: frozenset[int] = frozenset()
+    behind: bool = False
 
     @property
     def threads(self) -> int:

@@ -1,13 +1,15 @@
-"""A tile program beside the block graph that it was planned of: what is printed computes what was verified.
+"""A kernel's program beside the block graph that it was planned of: what is printed computes what was verified.
 
-In: both, a target. Out: findings in words; none where the program is valid and stores what the block graph saves at
-points of its walk, the first, the last, a random one and, where tiles hang over ends, the corners: over float64, and at
-one of them over residues where these have a meaning and a point is no long computation. Operands are drawn where they
-are read, so that a point costs what it reads, at any shape. The paper verifies muGraphs, not what is made of them.
+In: both, a target. Out: what was looked at, and findings in words; none where the program is valid and stores what the
+block graph saves at points of its walk, or in blocks of its grid, the first, the last, a random one and, where tiles
+hang over ends, the corners: over float64, and at one of them over residues where these have a meaning and a point is no
+long computation. Operands are drawn where they are read, so that a point costs what it reads, at any shape. The paper
+verifies muGraphs, not what is made of them.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.errors import GraphError
+from mirage_nb.interp import arrays
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
 from mirage_nb.interp.instance import FieldTensor
 from mirage_nb.interp.reference import FloatAlgebra
@@ -37,10 +40,13 @@ from mirage_nb.ir import (
 )
 from mirage_nb.ir.ops import Shape
 from mirage_nb.targets import Target
+from mirage_nb.tile.planned import Planned
 from mirage_nb.tile.price import price
-from mirage_nb.tile.program import Planned, Program, Walk
-from mirage_nb.tile.run import Algebra, boxed, points, run_point
-from mirage_nb.tile.validate import validate
+from mirage_nb.tile.program import Program, Walk
+from mirage_nb.tile.run import Algebra, Stored, boxed, points, run_point
+from mirage_nb.tile.sketch import pairs
+from mirage_nb.tile.staged import StagedProgram
+from mirage_nb.tile.staged_run import Run
 
 Array = NDArray[Any]
 T = TypeVar("T", Array, FieldTensor)
@@ -48,25 +54,52 @@ Point = tuple[int, ...]
 
 BOUND = 2**24
 """Floats are multiples of two over this."""
-MULTIPLIED = 2**26
-"""Multiply-adds that are done over residues at most: a second or two."""
+RESIDUES, FLOATS = 2**26, 2**31
+"""Multiply-adds that are done over residues, and over floats, at most: a second or two."""
+ELEMENT = 16
+"""An element that is drawn or computed takes as long as so many of them."""
 TOLERANCE = 1e-9
 """Of float64 sums in another order, relative to the largest element."""
 
 
-def compare(planned: Planned, target: Target, seed: int) -> tuple[str, ...]:
-    """What is wrong, in words; () if nothing is."""
-    if found := validate(planned.program, target):
-        return found
-    walk = next((s for s in planned.program.every if isinstance(s, Walk)), Walk((), 1, ()))
+class Level(enum.IntEnum):
+    """How well a program is known to compute what its block graph does."""
+
+    VALIDATED = 0
+    """It is valid."""
+    FLOATS = 1
+    """It was run on floats, too."""
+    RESIDUES = 2
+    """It was run on floats and on residues, too."""
+
+    def __str__(self) -> str:
+        return "validated" if self is Level.VALIDATED else f"run over {self.name.lower()}"
+
+
+def compare(planned: Planned, target: Target, seed: int) -> tuple[Level, tuple[str, ...]]:
+    """What was looked at; and what is wrong, in words, () if nothing is."""
+    if found := planned.findings(target):
+        return Level.VALIDATED, found
+    walk, cost = _walk(planned), _cost(planned, target)
+    if cost > FLOATS:
+        return Level.VALIDATED, ()
     last, instance = math.prod(extent for _, extent in walk.counters) - 1, FieldInstance.draw(seed)
     between = int(np.random.default_rng(seed).integers(last + 1))
     places = {0, between, last, *(_corners(walk) if _overhangs(planned.block) else ())}
     looks: list[tuple[int, Any]] = [(place, _Floats(instance)) for place in sorted(places)]
-    if not _infinite(planned.block) and _multiplied(planned.program, target) <= MULTIPLIED:
+    level = Level.FLOATS
+    if not _infinite(planned.block) and cost <= RESIDUES:
         looks.append((between, _Residues(instance)))
+        level = Level.RESIDUES
     with np.errstate(all="ignore"):
-        return tuple(finding for place, numbers in looks for finding in _at(planned, place, numbers))
+        return level, tuple(finding for place, numbers in looks for finding in _at(planned, place, numbers))
+
+
+def _walk(planned: Planned) -> Walk:
+    """How work is numbered: the walk of a tile program, or the grid."""
+    if isinstance(planned.program, Program):
+        return next((s for s in planned.program.every if isinstance(s, Walk)), Walk((), 1, ()))
+    return Walk(tuple((f"g{g}", extent) for g, extent in enumerate(planned.block.grid)), 1, ())
 
 
 def _corners(walk: Walk) -> Iterator[int]:
@@ -90,10 +123,16 @@ def _infinite(block: BlockGraph) -> bool:
     return any(isinstance(op.attrs, WhereAttrs) and op.attrs.infinite for op in (*block.ops, *inner))
 
 
-def _multiplied(program: Program, target: Target) -> int:
-    """Multiply-adds at one point of the walk."""
-    found = price(program, target)
-    return found.steps * found.multiplied
+def _cost(planned: Planned, target: Target) -> int:
+    """Multiply-adds at one point of the walk; those of a block, and its elements, which take as long as several."""
+    block, cost = planned.block, 0
+    if isinstance(planned.program, Program):
+        found = price(planned.program, target)
+        return found.steps * found.multiplied
+    for (op, values), stage in zip(block.definitions(), block.stages(), strict=True):
+        each = ELEMENT + sum(block.types[left].shape[-1] for left, _ in pairs(op.kind, op.inputs))
+        cost += sum(block.types[v].elements for v in values) * each * (block.loop if stage == 0 else 1)
+    return cost
 
 
 def _at(planned: Planned, place: int, numbers: _Numbers[T]) -> list[str]:
@@ -162,13 +201,21 @@ def _differences(planned: Planned, place: int, numbers: _Numbers[T]) -> Iterator
     """Where a point of the walk stores something else than the block there saves."""
     block, algebra = planned.block, numbers.algebra
     operands = [_operand(planned, arg, numbers) for arg in range(len(block.args))]
-    stored = run_point(planned.program, place, {f"x{arg}": x for arg, x in enumerate(operands)}, algebra)
     savers = [(op.attrs, block.types[op.inputs[0]].shape) for op in block.savers if isinstance(op.attrs, OutSaverAttrs)]
-    grid = _grid_point(block.grid, [(attrs.omap, tile, min(stored[f"o{o}"])) for o, (attrs, tile) in enumerate(savers)])
+    stored: Stored[T]
+    if isinstance(planned.program, Program):
+        stored = run_point(planned.program, place, {f"x{arg}": x for arg, x in enumerate(operands)}, algebra)
+        began = [(attrs.omap, tile, min(stored[f"o{o}"])) for o, (attrs, tile) in enumerate(savers)]
+        grid = _grid_point(block.grid, began)
+    else:
+        grid = tuple(map(int, np.unravel_index(place, block.grid)))
     alone, parts = _alone(block, grid, operands, algebra)
+    if not isinstance(planned.program, Program):
+        made = run_staged(replace(planned.program, block=alone, late=frozenset(), behind=False), parts, algebra)
+        begins = [_begin(attrs.omap, block.grid, tile, grid) for attrs, tile in savers]
+        stored = {f"o{o}": {at: value} for o, (at, value) in enumerate(zip(begins, made, strict=True))}
     for number, ((attrs, tile), saved) in enumerate(zip(savers, run_block(alone, parts, algebra), strict=True)):
-        begin = _begin(attrs.omap, block.grid, tile, grid)
-        ends = planned.program.tile(f"o{number}").shape
+        begin, ends = _begin(attrs.omap, block.grid, tile, grid), block.output_types[number].shape
         held = [min(size, end - at) for size, end, at in zip(tile, ends, begin, strict=True)]
         seen = 0
         for at, value in stored[f"o{number}"].items():
@@ -182,6 +229,27 @@ def _differences(planned: Planned, place: int, numbers: _Numbers[T]) -> Iterator
             seen += math.prod(shape)
         if seen != math.prod(held):
             yield f"o{number}: {seen} elements are stored, the block saves {math.prod(held)}"
+
+
+def run_staged(program: StagedProgram, args: Sequence[T], algebra: Algebra[T]) -> tuple[T, ...]:
+    """What the blocks of a staged program save, side by side. Raises GraphError as its machine does."""
+    block, batch = program.block, len(program.block.grid)
+    reads = {values[0]: op.attrs for op, values in block.definitions() if isinstance(op.attrs, InIterAttrs)}
+    tiles = {
+        value: algebra.view(args[a.arg], arrays.Split(a.imap, a.fmap, block.grid, block.loop, a.tile))
+        for value, a in reads.items()
+    }
+
+    def tile(value: int, iteration: int) -> T:
+        found = algebra.view(tiles[value], arrays.Iteration(iteration, batch))
+        return algebra.view(found, np.ascontiguousarray)  # products of other views take ten times as long
+
+    made = Run(program, algebra, tile).run()
+    savers = [op.attrs for op in block.savers if isinstance(op.attrs, OutSaverAttrs)]
+    return tuple(
+        algebra.view(value, arrays.Place(attrs.omap, block.grid, attrs.shape))
+        for value, attrs in zip(made, savers, strict=True)
+    )
 
 
 def _operand(planned: Planned, arg: int, numbers: _Numbers[T]) -> T:

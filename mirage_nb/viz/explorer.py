@@ -137,13 +137,14 @@ def _kernel(number: int, found: Emission, block: BlockPlan, target: Target) -> s
         f"{kilobytes(block.shared_bytes) if block.shared_bytes else 'no'} shared memory"
     )
     tiles = next(html for at, html in _numbered_tiles(found.plan.graph) if at == number)
+    program = next((p.program for p in found.emitted.programs if p.op == number), None)
     memory = ""
     if block.staged is not None and block.staged.buffers:
         memory = f"<div class='mir-memory'>{memory_svg(number, block, target.shared_per_block - RESERVED_BYTES)}</div>"
     return (
         f"<h4 class='mir-kernel-head' data-op='{number}'>kernel {number}: {head}</h4>"
         + _panel("tiles", tiles, "imap, omap and fmap")
-        + _panel("schedule", schedule_html(number, block), _told(block))
+        + _panel("schedule", schedule_html(number, block, program), _told(block))
         + (_panel("shared memory over time", memory, kilobytes(block.shared_bytes)) if memory else "")
     )
 

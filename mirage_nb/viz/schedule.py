@@ -1,22 +1,27 @@
 """What the threads of a block do in order, and where its tensors lie in shared memory meanwhile.
 
-In: the `BlockPlan` of a graph-defined operator. Out: an HTML table of the steps with the barriers between them,
-and an SVG with time to the right and offsets upwards, one rectangle per shared tensor. Invariant: rectangles of
-tensors that live at the same time do not overlap, because the plan's do not (paper section 6).
+In: the `BlockPlan` of a graph-defined operator, its program. Out: an HTML table of the program's statements with the
+barriers between them, and an SVG with time to the right and offsets upwards, one rectangle per shared tensor.
+Invariant: rectangles of tensors that live at the same time do not overlap, because the plan's do not (paper section 6).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 
-from mirage_nb.ir import AccumAttrs, BlockGraph, OpKind
+from mirage_nb.codegen.staged import comment
+from mirage_nb.ir import BlockGraph
 from mirage_nb.optimize.plan import BlockPlan, Staged
+from mirage_nb.tile import staged
+from mirage_nb.tile.lines import line_of as statement_of
+from mirage_nb.tile.lines import lines_of
 from mirage_nb.tile.order import Phase, lifetime
-from mirage_nb.tile.placement import Step, StepKind
+from mirage_nb.tile.placement import Step
 from mirage_nb.tile.program import Acquire, Await, Pipeline, Program, Role, flat
 from mirage_nb.tile.shared import Buffer
+from mirage_nb.tile.staged import StagedProgram
 from mirage_nb.tile.text import body_lines, line_of
 from mirage_nb.viz import svg
 from mirage_nb.viz.shapes import SMALL
@@ -36,68 +41,58 @@ stroke:var(--mir-block);stroke-width:1}
 """
 
 
-def schedule_html(number: int, plan: BlockPlan) -> str:
-    """The steps of graph-defined operator `number`, the first one on top; of a tile program its roles, side by
-    side. Above them its products by instruction."""
-    if plan.program is not None:
-        return roles_html(plan.program)
-    if plan.staged is None:
+def schedule_html(number: int, plan: BlockPlan, program: Program | StagedProgram | None) -> str:
+    """What the threads of graph-defined operator `number` do, as their program says: of a tile program its roles, side
+    by side; of a staged one a table of its statements, in order. Above them its products by instruction."""
+    if isinstance(program, Program):
+        return roles_html(program)
+    if program is None:
         return "<p class='mir-none'>every thread keeps its elements in registers: one pass, nothing is staged</p>"
-    rows = "".join(_rows(number, plan.block, plan.staged))
-    head = "".join(
-        f"<th scope='col'>{name}</th>" for name in ("#", "step", "computes", "reads", "leaves in shared memory")
-    )
+    steps = (plan.staged or Staged()).steps
+    rows = [*_rows(number, program, steps, program.code)]
+    if program.loader:
+        loader = _rows(number, program, steps, program.loader)
+        rows = [_head("a warp of its own, which brings tiles"), *loader, _head("all other warps"), *rows]
+    head = "".join(f"<th scope='col'>{name}</th>" for name in ("#", "computes", "statements"))
     drawn = block_drawing(plan)
     return (
         f"{framed(drawn.svg, 'products by instruction') if drawn is not None else ''}"
         "<div class='mir-scroll mir-tall' tabindex='0' role='group' aria-label='schedule'>"
         "<table class='mir-table mir-steps'>"
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
-def _rows(number: int, block: BlockGraph, plan: Staged) -> Iterator[str]:
-    titles = PHASES if block.has_loop else UNLOOPED
-    shown: Phase | None = None
-    for index, step in enumerate(plan.steps):
-        if step.phase is not shown:
-            shown = step.phase
-            title = titles[shown] + (f", {block.loop} times" if shown is Phase.LOOP else "")
-            yield f"<tr class='mir-phase'><th colspan='5' scope='rowgroup'>{title}</th></tr>"
-            if shown is Phase.LOOP and (plan.entry_barrier or plan.loop_barrier):
-                where = "every iteration begins with a barrier" if plan.loop_barrier else "a barrier before the loop"
-                yield _barrier(where)
-        if index in plan.barriers:
-            yield _barrier("barrier: all threads of the block wait for each other")
-        reads = " ".join(f"%{value}" for value in sorted(step.reads))
-        leaves = "" if step.value is None else f"%{step.value} {block.types[step.value]}"
-        places = [f"{number}.{step.op}", *([f"{number}.{step.accum}"] if step.accum is not None else [])]
-        yield (
-            f"<tr data-ops='{' '.join(places)}'><td>{index}</td><td>{step.kind.value}</td>"
-            f"<td><code>{escape(computes(block, step))}</code></td><td>{reads}</td><td>{escape(leaves)}</td></tr>"
-        )
+def _rows(
+    number: int, program: StagedProgram, steps: Sequence[Step], body: Sequence[staged.Statement]
+) -> Iterator[str]:
+    """A row for every statement; those of a step share one."""
+    block = program.block
+    for statement in body:
+        match statement:
+            case staged.Task(step=step):
+                what = f"<td>{steps.index(step)}</td><td><code>{escape(comment(block, statement))}</code></td>"
+                ops = [step.op] if step.accum is None else [step.op, step.accum]
+                lines = [line for inner in statement.body for line in lines_of(inner)]
+            case staged.Loop(body=inside) | staged.Refill(body=inside):
+                yield _head(escape(statement_of(statement)))
+                yield from _rows(number, program, steps, inside)
+                yield _head("")
+                continue
+            case staged.Signal.BARRIER:
+                yield "<tr class='mir-barrier'><td colspan='3'>barrier: all threads wait for each other</td></tr>"
+                continue
+            case _:
+                what, lines = "<td></td><td></td>", [statement_of(statement)]
+                value = getattr(statement, "value", None)
+                ops = [i for i, (_, values) in enumerate(block.definitions()) if value in values]
+        places = f" data-ops='{' '.join(f'{number}.{op}' for op in ops)}'" if ops else ""
+        code = escape("\n".join(lines))
+        yield f"<tr{places}>{what}<td><code>{code}</code></td></tr>"
 
 
-def _barrier(words: str) -> str:
-    return f"<tr class='mir-barrier'><td colspan='5'>{words}</td></tr>"
-
-
-def computes(block: BlockGraph, step: Step) -> str:
-    """A step in muGraph terms."""
-    op = block.ops[step.op]
-    operands = ", ".join(f"%{value}" for value in op.inputs)
-    match step.kind:
-        case StepKind.LOAD:
-            return f"copy of the tile %{step.value}"
-        case StepKind.SAVE:
-            return f"write {operands} to device memory"
-        case StepKind.FINISH if isinstance(op.attrs, AccumAttrs):
-            return f"{op.attrs.kind.value} accumulator of {operands}"
-        case _:
-            name = op.kind.value
-            if op.kind is OpKind.FUSED and op.body is not None:
-                name = "·".join(inner.kind.value for inner in op.body.ops if inner.kind is not OpKind.CONST)
-            return f"{name}({operands})" + (" into an accumulator" if step.accum is not None else "")
+def _head(words: str) -> str:
+    return f"<tr class='mir-phase'><th colspan='3' scope='rowgroup'>{words}</th></tr>"
 
 
 def memory_svg(number: int, plan: BlockPlan, available: int) -> str:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType, InIterAttrs, TensorType
-from mirage_nb.optimize.layout import ORDER_COST, Demand, boxes, candidates, cost, lay_out, swizzled
+from mirage_nb.optimize.layout import ORDER_COST, Demand, candidates, cost, lay_out, swizzled
+from mirage_nb.tile.boxes import bulk_of
 from mirage_nb.tile.shared import FORBIDDEN, SharedLayout, Use, byte_offset
 from tests.shares import examples
 
@@ -87,7 +88,7 @@ def test_contradictory_demands_are_named() -> None:
 def test_short_rows_lie_side_by_side_in_a_line(rows: int, columns: int) -> None:
     """A tile of whole short rows is one piece of memory: it travels in lines of 128 bytes, swizzled as such."""
     block = BlockGraph.start((TensorType((4 * rows, columns), DType.F16),), (2,), 2)
-    boxed = boxes(block, InIterAttrs(0, (0,), 0))
+    boxed = bulk_of(block, InIterAttrs(0, (0,), 0))
     assert boxed is not None
     assert (boxed.fold, boxed.box, boxed.swizzle) == (64 // columns, (rows * columns // 64, 64), 128)
     assert (boxed.rows, boxed.columns) == (4 * rows * columns // 64, 64)
@@ -107,5 +108,5 @@ def offset_in_lines(layout: SharedLayout, row: int, column: int) -> int:
 
 def test_short_rows_of_part_of_a_tensor_stay_apart() -> None:
     block = BlockGraph.start((TensorType((64, 32), DType.F16),), (2,), 2)
-    boxed = boxes(block, InIterAttrs(0, (1,), 0))
+    boxed = bulk_of(block, InIterAttrs(0, (1,), 0))
     assert boxed is not None and boxed.fold == 1 and boxed.swizzle == 32

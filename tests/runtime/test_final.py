@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from concurrent.futures import Future
 from dataclasses import replace
@@ -11,20 +12,25 @@ from typing import Any
 
 import pytest
 
-from mirage_nb.codegen import emit
+from mirage_nb import superoptimize
+from mirage_nb.codegen import emit, kernel
 from mirage_nb.errors import SearchError
 from mirage_nb.lang import parse
 from mirage_nb.optimize import default_options
+from mirage_nb.optimize.staged_program import staged_program
 from mirage_nb.runtime.contest.confirm import Confirmation
 from mirage_nb.runtime.contest.final import verify_final, verify_real
 from mirage_nb.search.composition import OWN_OPERATORS
 from mirage_nb.search.session.progress import Candidate
+from mirage_nb.tile.staged import Signal, StagedProgram
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.codegen.mugraphs import linear
 from tests.codegen.test_specialised import H200
 from tests.tile.text import parse_program, print_program
 
 PROGRAM = parse("X: f16[128, 64]\nW: f16[64, 64]\nB: f16[64]\nreturn relu(X @ W + B)", name="linear").graph
+
+NORM = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
 
 
 @pytest.mark.parametrize(("said", "changed"), [
@@ -40,7 +46,25 @@ def test_a_tile_program_that_is_another_one_is_refuted(said: str, changed: str) 
     candidate = Candidate(graph.digest(), graph, "", 1, {}, Verdict(VerdictKind.FIELD), 1.0)
     verdict = verify_final(PROGRAM, candidate, (), (made,), H200)
     assert verdict.accepted == (not said)
-    assert ("tile programs at points" if not said else "its tile program is another one") in verdict.note
+    assert ("tile level: run over residues" if not said else "its tile program is another one") in verdict.note
+
+
+def test_a_kernel_whose_program_is_broken_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planner forgot its barriers: every such muGraph stays, and says why it did not run; others win."""
+    before = superoptimize(NORM, effort="quick").result(120).candidates
+
+    def forgetful(*asked: Any) -> StagedProgram:
+        made = staged_program(*asked)
+        return replace(made, code=tuple(s for s in made.code if s is not Signal.BARRIER))
+
+    monkeypatch.setattr(kernel, "staged_program", forgetful)
+    session = superoptimize(NORM, effort="quick")
+    snapshot = session.result(120)
+    assert {c.digest for c in snapshot.candidates} == {c.digest for c in before}
+    refused = {c.digest: c.note for c in snapshot.candidates if "its program is not valid" in c.note}
+    assert refused and all(re.search(r"is not valid: \w+\(.*\): .*barrier", note) for note in refused.values())
+    assert {done.outcome for done in session.trace if done.candidate in refused} == {"failed"}
+    assert session.best.candidate.digest not in refused and session.best.report.ok
 
 
 class Asked:

@@ -17,7 +17,6 @@ from mirage_nb.errors import TargetError
 from mirage_nb.ir import AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, OpKind, TensorType
 from mirage_nb.ir.legality import peak_shared_bytes
 from mirage_nb.optimize import BlockPlan, default_options, plan
-from mirage_nb.optimize.layout import boxes
 from mirage_nb.search import (
     EFFORTS,
     Assembly,
@@ -38,6 +37,7 @@ from mirage_nb.search.sizes.tiles import SECTOR_BYTES, Tiles, rows, touched
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, find_target
 from mirage_nb.tile.boxes import boxes as panels_of
+from mirage_nb.tile.boxes import bulk_of
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import StepKind
 from mirage_nb.tile.shared import LINE_BYTES
@@ -298,7 +298,7 @@ def test_bulk_rows_are_those_of_the_boxes(height: int, columns: int, outer: int,
     shape = (2, height * 2, columns if whole else columns * 2)
     split = (0 if outer == 1 else None, 1, None if whole else 2)
     block = BlockGraph.start((TensorType(shape, DType.F16),), (2, 2, 2), 1)
-    boxed = boxes(block, InIterAttrs(0, split, None))
+    boxed = bulk_of(block, InIterAttrs(0, split, None))
     extents = [np.array([float(e)]) for e in (outer, height, columns)]
     found_ = panels_of(extents, shape, 2, [False] * 3)
     assert bool(found_.fits[0]) == (boxed is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -16,18 +17,21 @@ from mirage_nb.errors import GraphError
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
 from mirage_nb.interp.reference import FloatAlgebra, evaluate
 from mirage_nb.interp.run import run_block
-from mirage_nb.ir import DType, KernelGraph
+from mirage_nb.ir import BlockGraph, DType, KernelGraph
 from mirage_nb.optimize import Options, fuse, plan
-from mirage_nb.optimize.overlap import Overlap
-from mirage_nb.optimize.plan import plan_chains, rewritten
+from mirage_nb.optimize.access import Scope
+from mirage_nb.optimize.plan import Plan, plan_chains, rewritten
+from mirage_nb.optimize.staged_program import staged_program
 from mirage_nb.targets import TARGETS
+from mirage_nb.tile.lines import lines_of
 from mirage_nb.tile.staged import StagedProgram
+from mirage_nb.tile.staged_validate import NONSENSE, validate
+from mirage_nb.verify.tiles import run_staged
 from tests import strategies
 from tests.codegen import mugraphs
 from tests.shares import examples, shared_out
-from tests.tile.staged_check import validate
+from tests.tile.lines import parse
 from tests.tile.staged_mutants import mutants
-from tests.tile.staged_run import Run, programs, run_staged
 
 H200 = TARGETS["h200"]
 NAMED: dict[str, tuple[KernelGraph, Options]] = {
@@ -50,42 +54,68 @@ NAMED: dict[str, tuple[KernelGraph, Options]] = {
 }
 FLOATS = FloatAlgebra(np.dtype(float))
 LEAST_CAUGHT = 0.95
-Asked = LookupError, ValueError, ZeroDivisionError, AssertionError
-"""What a question about a program ends with that makes no sense."""
+
+
+def programs(planned: Plan) -> dict[int, StagedProgram]:
+    """The staged programs of a plan, by operator."""
+    graph, found = planned.graph, {}
+    literals = graph.uniform()
+    for index, (op, values) in enumerate(graph.definitions()):
+        block = planned.kernels[index]
+        if block is None or block.staged is None:
+            continue
+        seen = {i: planned.windows[v] for i, v in enumerate(op.inputs) if v in planned.windows}
+        known = {i: literals[v] for i, v in enumerate(op.inputs) if v in literals}
+        outputs = tuple(graph.types[v] for v in values)
+        found[index] = staged_program(Scope(block, known, windows=seen), planned.overlaps[index], outputs)
+    return found
+
+
+def run_plan(planned: Plan, inputs: Sequence[Any]) -> list[Any]:
+    """All values of a planned muGraph, whose staged kernels are run as programs."""
+    values, made = list(inputs), programs(planned)
+    for index, op in enumerate(planned.graph.ops):
+        operands = [values[v] for v in op.inputs]
+        if index in made:
+            values.extend(run_staged(made[index], operands, FLOATS))
+        elif isinstance(op.body, BlockGraph):
+            values.extend(run_block(op.body, operands, FLOATS))
+        else:
+            values.append(FLOATS.apply(op.kind, operands, op.attrs, 0))
+    return values
 
 
 @cache
-def planned(name: str) -> tuple[tuple[StagedProgram, Overlap], ...]:
+def planned(name: str) -> tuple[StagedProgram, ...]:
     graph, options = NAMED[name]
     return tuple(programs(plan(graph, H200, options)).values())
 
 
-def right(program: StagedProgram, overlap: Overlap, original: StagedProgram) -> bool:
+def right(program: StagedProgram, original: StagedProgram) -> bool:
     """Whether all blocks save what the block graph says."""
     rng = np.random.default_rng(0)
     args = [0.3 * rng.standard_normal(t.shape) for t in program.block.args]
     with np.errstate(all="ignore"):
         wanted = run_block(original.block, args, FLOATS)
         try:
-            found = Run(program, args, FLOATS, overlap).run()
-        except (GraphError, *Asked):
+            found = run_staged(program, args, FLOATS)
+        except (GraphError, *NONSENSE):
             return False
         return all(np.shape(f) == w.shape and np.allclose(f, w) for f, w in zip(found, wanted, strict=True))
 
 
-def wrong(program: StagedProgram, overlap: Overlap) -> tuple[str, ...]:
-    try:
-        return validate(program, H200, overlap)
-    except Asked as error:
-        return (repr(error),)
+@pytest.mark.parametrize("name", NAMED)
+def test_the_text_form(name: str) -> None:
+    for program in planned(name):
+        assert parse(lines_of(program)) == program
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_planned_programs_are_valid_and_right(name: str) -> None:
     assert planned(name)
-    for program, overlap in planned(name):
-        assert validate(program, H200, overlap) == ()
-        assert right(program, overlap, program)
+    for program in planned(name):
+        assert validate(program, H200) == ()
+        assert right(program, program)
 
 
 @pytest.mark.parametrize("bulk", [False, True])
@@ -93,9 +123,9 @@ def test_planned_programs_are_valid_and_right(name: str) -> None:
 @pytest.mark.parametrize("warps", [1, 2, 4, 8, 16])
 def test_every_ring_depth_and_warp_count(warps: int, stages: int, bulk: bool) -> None:
     graph = mugraphs.rmsnorm_gain(m=5, columns=32, loop=8)
-    for program, overlap in programs(plan(graph, H200, Options(warps, stages, bulk))).values():
-        assert validate(program, H200, overlap) == ()
-        assert right(program, overlap, program)
+    for program in programs(plan(graph, H200, Options(warps, stages, bulk))).values():
+        assert validate(program, H200) == ()
+        assert right(program, program)
 
 
 @examples(300)
@@ -109,11 +139,11 @@ def test_any_mugraph(graph: KernelGraph, options: Options, private: bool, seed: 
     """Also one in which every operator reads and writes shared memory."""
     made = rewritten(graph)
     planned = plan_chains(fuse(made) if private else made, H200, options, private=private)
-    for program, overlap in programs(planned).values():
-        assert validate(program, H200, overlap) == ()
+    for program in programs(planned).values():
+        assert validate(program, H200) == ()
     inputs = strategies.arrays_for(graph, seed)
     with np.errstate(all="ignore"):
-        values = run_staged(planned, [inputs[i.name] for i in graph.inputs], FLOATS)
+        values = run_plan(planned, [inputs[i.name] for i in graph.inputs])
         for value, wanted in zip(planned.graph.outputs, evaluate(graph, inputs), strict=True):
             found = np.broadcast_to(values[value], wanted.shape)
             assert np.allclose(found, wanted, rtol=1e-6, atol=1e-7, equal_nan=True)
@@ -126,9 +156,9 @@ def test_any_mugraph(graph: KernelGraph, options: Options, private: bool, seed: 
 def test_planned_programs_are_right_over_residues(name: str) -> None:
     instance = FieldInstance.draw(1)
     algebra: Any = FieldAlgebra(instance)
-    for program, overlap in planned(name):
+    for program in planned(name):
         args = [instance.random(f"x{i}", t.shape) for i, t in enumerate(program.block.args)]
-        found, wanted = Run(program, args, algebra, overlap).run(), run_block(program.block, args, algebra)
+        found, wanted = run_staged(program, args, algebra), run_block(program.block, args, algebra)
         for one, other in zip(found, wanted, strict=True):
             both = one.defined & other.defined
             assert both.any() and np.array_equal(np.where(both, one.p, 0), np.where(both, other.p, 0))
@@ -139,13 +169,13 @@ def test_mutants_are_caught(share: int) -> None:
     """A barrier dropped, a stage off by one, a tile moved, a share too small."""
     outcomes: Counter[str] = Counter()
     for name in NAMED:
-        for program, overlap in planned(name):
+        for program in planned(name):
             for what, changed in list(mutants(program))[::share]:
                 if changed == program:
                     continue
-                if wrong(changed, overlap):
+                if validate(changed, H200):
                     outcomes["found"] += 1
-                elif right(changed, overlap, program):
+                elif right(changed, program):
                     outcomes["as good"] += 1
                 else:
                     outcomes["missed"] += 1
@@ -169,6 +199,6 @@ def test_mutants_are_caught(share: int) -> None:
 ])  # fmt: skip
 def test_findings_by_name(name: str, what: str, finding: str) -> None:
     """One of the mutants of this kind, at least, is found for this reason."""
-    (program, overlap), *_ = planned(name)
-    found = [wrong(changed, overlap) for called, changed in mutants(program) if called == what]
+    program, *_ = planned(name)
+    found = [validate(changed, H200) for called, changed in mutants(program) if called == what]
     assert any(re.search(finding, text) for texts in found for text in texts), found

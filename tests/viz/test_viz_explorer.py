@@ -7,9 +7,13 @@ from html import escape
 
 import pytest
 
+from mirage_nb.codegen.staged import comment
 from mirage_nb.ir import KernelGraph
 from mirage_nb.optimize.plan import Staged
 from mirage_nb.targets import TARGETS, find_target
+from mirage_nb.tile.lines import line_of as statement_of
+from mirage_nb.tile.placement import StepKind
+from mirage_nb.tile.staged import Signal, StagedProgram, Task, flat
 from mirage_nb.tile.text import body_lines, line_of
 from mirage_nb.viz import page
 from mirage_nb.viz.explorer import emission, explorer_html, explorer_page
@@ -65,13 +69,18 @@ def test_buffers_that_live_together_do_not_overlap(make: object, target: str) ->
         assert not drawn or all(0 <= text.left and text.right <= whole + 5 for text in texts(svg))
 
 
-def test_the_schedule_lists_every_step_and_every_barrier() -> None:
-    block = emission(rmsnorm_fused(), H200).plan.kernels[0]
-    assert block is not None and block.staged is not None
-    html = schedule_html(0, block)
-    assert html.count("<tr data-ops") == len(block.staged.steps)
-    assert html.count("barrier: all threads") == len(block.staged.barriers)
-    assert "loop body, 16 times" in html
+def test_the_schedule_lists_every_statement_and_every_barrier() -> None:
+    found = emission(rmsnorm_fused(), H200)
+    block, (planned,) = found.plan.kernels[0], found.emitted.programs
+    assert block is not None and block.staged is not None and isinstance(planned.program, StagedProgram)
+    html, statements = schedule_html(0, block, planned.program), [*flat(planned.program.code)]
+    assert html.count("barrier: all threads") == statements.count(Signal.BARRIER) >= len(block.staged.barriers)
+    tasks = [statement for statement in statements if isinstance(statement, Task)]
+    assert {task.step for task in tasks} == {step for step in block.staged.steps if step.kind is not StepKind.LOAD}
+    for statement in (*tasks, *(s for task in tasks for s in task.body), *flat(planned.program.loader)):
+        line = comment(block.block, statement) if isinstance(statement, Task) else statement_of(statement)
+        assert escape(line) in html
+    assert "Loop(counter=&#x27;iteration&#x27;, count=16)" in html
 
 
 def test_what_does_not_fit_is_shown_with_the_reason() -> None:
@@ -96,7 +105,7 @@ def test_a_tile_program_is_shown_by_its_roles() -> None:
     graph = linear(256, 256, 256, 128, 128, residual=True)
     block = emission(graph, H200).plan.kernels[0]
     assert block is not None and block.program is not None
-    html = schedule_html(0, block)
+    html = schedule_html(0, block, block.program)
     for tile in block.program.tiles:
         assert html.count(line_of(tile)) == 1
     for role in block.program.roles:

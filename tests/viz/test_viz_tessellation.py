@@ -15,6 +15,7 @@ from mirage_nb.targets import TARGETS
 from mirage_nb.tile.instructions import Unit
 from mirage_nb.tile.tessellation import Kind, Tessellation, tessellate
 from mirage_nb.tile.thread_graph import shallow, with_products
+from mirage_nb.viz.explorer import emission
 from mirage_nb.viz.schedule import roles_html, schedule_html
 from mirage_nb.viz.tessellation import Panel, block_drawing, program_drawing, tessellation_drawing
 from mirage_nb.viz.tessellation import _planes as planes
@@ -70,12 +71,13 @@ def test_a_tile_by_two_kinds_has_two_colours() -> None:
 
 @pytest.mark.parametrize("name", ["lora", "rmsnorm", "attention"])
 def test_products_of_a_block_are_drawn_as_warps_share_them(name: str) -> None:
-    (block,) = plan(SAMPLES[name](), H200).kernels
+    (block,), (planned,) = (found := emission(SAMPLES[name](), H200)).plan.kernels, found.emitted.programs
     assert block is not None and block.program is None
     panels = list(products(block))
     assert panels and all(covered(panel) for panel in panels)
     drawing = block_drawing(block)
-    assert drawing is not None and "mma.m16n8k16" in drawing.text and drawing.svg in schedule_html(0, block)
+    assert drawing is not None and "mma.m16n8k16" in drawing.text
+    assert drawing.svg in schedule_html(0, block, planned.program)
 
 
 def test_products_of_threads_have_the_colour_of_plain_cores() -> None:

@@ -1,7 +1,7 @@
 """The last verification of a muGraph that ran: large primes, a proof for all sizes, what was made of it; and trials at
 the real shape, which take longest.
 
-In: a program, a candidate, the pieces that it was made of, if it was, and the tile programs that are printed for it.
+In: a program, a candidate, the pieces that it was made of, if it was, and the programs that its kernels are printed of.
 Out: a `Verdict`. A worker computes it.
 """
 
@@ -11,12 +11,12 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.search.said import Said
 from mirage_nb.search.session.piecewise import Made, piecewise
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
-from mirage_nb.tile.program import Planned
+from mirage_nb.tile.planned import Planned
 from mirage_nb.verify.proof import with_proof
 from mirage_nb.verify.tiles import compare
 from mirage_nb.verify.trials import verify
@@ -35,13 +35,17 @@ def verify_final(
     programs: Sequence[Planned] = (),
     target: Target | None = None,
 ) -> Verdict:
-    """What `_final` says; refuted where a tile program, for this target, is not the kernel that it was planned of."""
+    """What `_final` says; refuted where the program of a kernel, for this target, is not what it was planned of."""
     verdict = _final(program, candidate, parts)
     if not programs or target is None or not verdict.accepted:
         return verdict
-    if findings := [finding for made in programs for finding in compare(made, target, secrets.randbits(62))]:
+    compared = [compare(made, target, secrets.randbits(62)) for made in programs]
+    if findings := [finding for _, found in compared for finding in found]:
         return replace(verdict, kind=VerdictKind.REFUTED, note=f"its tile program is another one: {findings[0]}")
-    return replace(verdict, note=f"{verdict.note}; its tile programs at points of their walks, too")
+    generated = sum(op.kind is OpKind.GRAPH for op in candidate.graph.ops)
+    some = f", {len(programs)} of {generated} kernels" if len(programs) < generated else ""
+    said = f"tile level: {min(level for level, _ in compared)!s}{some}"
+    return replace(verdict, note="; ".join(filter(None, (verdict.note, said))))
 
 
 def verify_real(program: KernelGraph, graph: KernelGraph) -> Verdict:

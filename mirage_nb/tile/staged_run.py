@@ -1,45 +1,37 @@
-"""Runs staged programs on arrays, all blocks of the grid side by side; what goes wrong on the way is told.
+"""Runs staged programs on tiles; what goes wrong on the way is told.
 
-In: a staged program, a value for every operand, an algebra (`interp`), or none to look only at who reads and writes
-what and when. Out: a value for every output. Copies land as late as the program lets them, the loader goes as far ahead
-as the ring lets it. Between two barriers every thread may be anywhere: bytes that one statement writes and another one
-reads or writes have a barrier between them; bulk copies have their stages instead.
+In: a staged program, an algebra (`interp`) and the tiles of its iterators, or none to look only at who reads and writes
+what and when. Out: what is saved of every output. Copies land as late as the program lets them, the loader goes as far
+ahead as the ring lets it. Between two barriers every thread may be anywhere: bytes that one statement writes and
+another one reads or writes have a barrier between them; bulk copies have their stages instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from mirage_nb.interp import arrays
-from mirage_nb.interp.run import run_block
-from mirage_nb.ir import (
-    AccumKind,
-    BlockGraph,
-    ConstAttrs,
-    DimAttrs,
-    OpKind,
-    OutSaverAttrs,
-)
-from mirage_nb.optimize.access import Scope
-from mirage_nb.optimize.overlap import Overlap
-from mirage_nb.optimize.plan import Plan
-from mirage_nb.optimize.staged_program import staged_program
+from mirage_nb.ir import AccumKind, ConstAttrs, DimAttrs, OpKind
 from mirage_nb.tile import staged
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.sharing import DEPTH_TILE, Side, Tiling
-from mirage_nb.tile.staged import How, Signal, StagedProgram, fragment
-from tests.tile.staged_machine import ADDING, LOWEST, REDUCED, Actor, Machine
+from mirage_nb.tile.staged import How, Signal, StagedProgram, Statement, fragment
+from mirage_nb.tile.staged_machine import ADDING, LOWEST, REDUCED, Actor, Machine
+
+FOLLOWED = 4
+"""Rounds of the ring that are followed, and what is left of one: more of them are like the last."""
 
 
 class Run(Machine):
-    """One launch."""
+    """One run."""
 
     def run(self) -> tuple[Any, ...]:
-        """The outputs."""
+        """What is saved of every output. Raises GraphError, where there are numbers, for the first thing that is
+        wrong."""
         loader = self._body(self.program.loader, Actor())
         for again in self._body(self.program.code, Actor()):
             before = [(stage.fills, stage.missing) for stage in self.stages.values()]
@@ -47,28 +39,29 @@ class Run(Machine):
             if again and before == [(stage.fills, stage.missing) for stage in self.stages.values()]:
                 self.wrong("the loader and the warps that compute wait for each other")
                 return ()
+        self.now = None
         if next(loader, None) is not None or any(self.groups):
             self.wrong("copies are on their way at the end")
         if any(stage.fills != stage.given for stage in self.stages.values()):
             self.wrong("stages are not handed back")
         found = []
         for number, op in enumerate(self.block.savers):
-            assert isinstance(op.attrs, OutSaverAttrs)
             parts = self.saved[number]
             feeding = self.ops[op.inputs[0]].attrs
             along = getattr(feeding, "dim", None) if self.program.places[op.inputs[0]] is Place.NONE else None
             if len(parts) != (1 if along is None else self.block.loop):
                 self.wrong(f"output {number} is saved {len(parts)} times")
-            if self.algebra is not None:
-                value = parts[0] if along is None else self.algebra.join(parts, along, self.batch)
-                found.append(self.algebra.view(value, arrays.Place(op.attrs.omap, self.block.grid, op.attrs.shape)))
+            elif along is not None:
+                parts = [self.algebra.join(parts, along, self.batch)]
+            found += parts[:1]
         return tuple(found)
 
     # -- statements
 
-    def _body(self, statements: tuple[staged.Statement, ...], actor: Actor) -> Iterator[bool]:
+    def _body(self, statements: tuple[Statement, ...], actor: Actor) -> Iterator[bool]:
         """Runs statements; yields where they wait, whether they have waited for the same before."""
         for statement in statements:
+            self.now = statement
             match statement:
                 case staged.Loop(_, count, body, first):
                     for actor.iteration in range(first, count):
@@ -94,7 +87,7 @@ class Run(Machine):
                 case Signal():
                     self._signal(statement, actor)
                 case _ if isinstance(statement, ADDING) and statement in self.done:
-                    self.wrong(f"{statement} adds twice")
+                    self.wrong("it adds twice")
                 case staged.Multiply() | staged.MultiplyPacked() | staged.MultiplyPanels():
                     self._multiply(statement, actor)
                 case staged.Evaluate() | staged.Change() | staged.SumPacked() | staged.Largest() | staged.Pack():
@@ -128,7 +121,7 @@ class Run(Machine):
             case Signal.CURRENT:
                 actor.current = slot
 
-    def _statement(self, statement: staged.Statement, actor: Actor) -> None:
+    def _statement(self, statement: Statement, actor: Actor) -> None:
         match statement:
             case staged.Landed(newer):
                 self.landed(newer)
@@ -184,7 +177,7 @@ class Run(Machine):
             case _:
                 self._registers(statement, actor)
 
-    def _registers(self, statement: staged.Statement, actor: Actor) -> None:
+    def _registers(self, statement: Statement, actor: Actor) -> None:
         """What is done with fragments, but for what is done cell by cell."""
         match statement:
             case staged.Zeros(result):
@@ -219,7 +212,7 @@ class Run(Machine):
                 self.bound = {}
 
     def _save(self, output: int, value: Any, actor: Actor) -> None:
-        if self.overlap.behind and not actor.waited:
+        if self.program.behind and not actor.waited:
             self.wrong(f"output {output} is saved before the kernel in front has ended")
         self.saved[output].append(value)
 
@@ -279,7 +272,7 @@ class Run(Machine):
                 nothing = self.apply(OpKind.CONST, (), ConstAttrs(Fraction(0)))
                 self.registers.setdefault(result, {}).setdefault(warp, nothing)
 
-    def _fragments(self, statement: staged.Statement, actor: Actor) -> None:
+    def _fragments(self, statement: Statement, actor: Actor) -> None:
         match statement:
             case staged.Evaluate(value):
                 self.registers[fragment(value)] = {w: self.computed(value, actor, w) for w in self.warps}
@@ -307,8 +300,6 @@ class Run(Machine):
 
     def _finite(self, top: Any) -> Any:
         """A maximum that can be taken off what is minus infinity; of residues as it is."""
-        if self.algebra is None:
-            return None
         return self.algebra.view(top, lambda a: np.maximum(a, LOWEST) if a.dtype.kind == "f" else a)
 
     def _change(self, change: staged.Change) -> None:
@@ -336,7 +327,7 @@ class Run(Machine):
                 self.faded[result] = self.faded.get(result, 0) + 1
                 for warp in list(self.registers.get(result, {})):
                     last, top = self.tops.get(by, {}).get(warp, (None, None))
-                    if last is None or self.algebra is None:
+                    if last is None:
                         continue
                     factor = self.apply(OpKind.EXP, [self.apply(OpKind.SUB, [last, top])])
                     self.registers[result][warp] = self.apply(OpKind.MUL, [self.registers[result][warp], factor])
@@ -348,37 +339,28 @@ def _number(name: str) -> int:
     return int(name.strip("f_"))
 
 
-def follow(program: StagedProgram, overlap: Overlap | None = None) -> tuple[str, ...]:
+def follow(program: StagedProgram) -> tuple[str, ...]:
     """What goes wrong, whatever the numbers."""
-    looked = Run(program, overlap=overlap or Overlap())
+    looked = Run(_shorter(program))
     looked.run()
     return tuple(looked.found)
 
 
-def programs(planned: Plan) -> dict[int, tuple[StagedProgram, Overlap]]:
-    """The staged programs of a plan, and what they may overlap, by operator."""
-    graph, found = planned.graph, {}
-    literals = graph.uniform()
-    for index, (op, values) in enumerate(graph.definitions()):
-        block = planned.kernels[index]
-        if block is None or block.staged is None:
-            continue
-        seen = {i: planned.windows[v] for i, v in enumerate(op.inputs) if v in planned.windows}
-        known = {i: literals[v] for i, v in enumerate(op.inputs) if v in literals}
-        overlap, outputs = planned.overlaps[index], tuple(graph.types[v] for v in values)
-        found[index] = staged_program(Scope(block, known, windows=seen), overlap, outputs), overlap
-    return found
+def _shorter(program: StagedProgram) -> StagedProgram:
+    """The same with fewer iterations, as many whole rounds of the ring."""
+    loop, ring = program.block.loop, max(1, program.stages)
+    less = max(0, loop // ring - FOLLOWED) * ring
 
+    def shorter(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        return tuple(map(changed, body))
 
-def run_staged(planned: Plan, inputs: Sequence[Any], algebra: Any) -> list[Any]:
-    """All values of a planned muGraph, whose staged kernels are run as programs. Raises GraphError."""
-    values, made = list(inputs), programs(planned)
-    for index, op in enumerate(planned.graph.ops):
-        operands = [values[v] for v in op.inputs]
-        if index in made:
-            values.extend(Run(made[index][0], operands, algebra, made[index][1]).run())
-        elif isinstance(op.body, BlockGraph):
-            values.extend(run_block(op.body, operands, algebra))
-        else:
-            values.append(algebra.apply(op.kind, operands, op.attrs, 0))
-    return values
+    def changed(statement: Statement) -> Statement:
+        match statement:
+            case staged.Loop(count=count, body=body) | staged.Refill(count=count, body=body) if count > less + ring:
+                return replace(statement, count=count - less, body=shorter(body))
+        return statement
+
+    if not less:
+        return program
+    block = replace(program.block, loop=loop - less)
+    return replace(program, block=block, loader=shorter(program.loader), code=shorter(program.code))

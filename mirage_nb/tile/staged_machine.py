@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from mirage_nb.errors import GraphError
-from mirage_nb.interp import arrays
-from mirage_nb.interp.run import run_thread
-from mirage_nb.ir import (
-    AccumAttrs,
-    AccumKind,
-    DimAttrs,
-    InIterAttrs,
-    OpKind,
-    ThreadGraph,
-)
-from mirage_nb.optimize.overlap import Overlap
+from mirage_nb.ir import AccumAttrs, AccumKind, DimAttrs, InIterAttrs, OpKind, ThreadGraph
 from mirage_nb.tile import staged
+from mirage_nb.tile.lines import line_of
 from mirage_nb.tile.placement import Place
-from mirage_nb.tile.staged import StagedProgram, fragment
+from mirage_nb.tile.run import Algebra
+from mirage_nb.tile.staged import StagedProgram, Statement, fragment
 
 Key = tuple[int, int]
 """A value, and which of its copies."""
@@ -33,6 +25,26 @@ ADDING = staged.Add | staged.Partial | staged.Dot | staged.Multiply | staged.Mul
 )
 """What may happen once in an iteration."""
 LOWEST = float(np.finfo(np.float32).min)
+
+
+class Nothing:
+    """An algebra without numbers: who reads and writes what, and when, is looked at alone."""
+
+    def apply(self, kind: OpKind, operands: Sequence[None], attrs: object, batch: int) -> None:
+        """No result."""
+
+    def view(self, value: None, move: object) -> None:
+        """Nothing, moved."""
+
+    def fold(self, kind: AccumKind, state: object, operands: Sequence[None], batch: int) -> tuple[None, ...]:
+        """A state that holds nothing."""
+        return (None,)
+
+    def join(self, parts: Sequence[None], dim: int, batch: int) -> None:
+        """Nothing behind nothing."""
+
+
+NOTHING: Algebra[Any] = Nothing()
 
 
 @dataclass
@@ -56,17 +68,18 @@ class Stage:
 
 @dataclass
 class Machine:
-    """One launch. memory: what copies of shared tensors hold; reading, writing: copies since the last barrier; groups:
+    """One block, or several side by side. tiles: the tile of an iterator in an iteration. now: the statement that is
+    looked at; memory: what copies of shared tensors hold; reading, writing: copies since the last barrier; groups:
     of copies on their way; registers: by warps that share keys, or depth; parts: registers of which lanes have parts;
     tops: of factors, from which maximum to which; loads, stores: what ordinary accesses touched since the last fence;
     done: statements of this iteration that add to registers; rises: how often a maximum may have risen; faded: up to
     which rise sums follow theirs."""
 
     program: StagedProgram
-    args: Sequence[Any] = ()
-    algebra: Any = None
-    overlap: Overlap = field(default_factory=Overlap)
+    algebra: Algebra[Any] = NOTHING
+    tiles: Callable[[int, int], Any] = lambda value, iteration: None
     found: dict[str, None] = field(default_factory=dict)
+    now: Statement | None = None
     memory: dict[Key, Any] = field(default_factory=dict)
     reading: set[Key] = field(default_factory=set)
     writing: set[Key] = field(default_factory=set)
@@ -90,7 +103,6 @@ class Machine:
         self.ops = {v: op for op, values in self.block.definitions() for v in values}
         self.results = {v: i for _, values in self.block.definitions() for i, v in enumerate(values)}
         self.buffers = {b.value: b for b in self.program.buffers}
-        self.tiles = {v: self._split(op.attrs) for v, op in self.ops.items() if isinstance(op.attrs, InIterAttrs)}
         self.scaled = {
             f"a{values[0]}": f"{op.inputs[1]}" for op, values in self.block.definitions()
             if isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.RESCALE
@@ -99,44 +111,37 @@ class Machine:
 
     def wrong(self, what: str) -> None:
         """A finding; who computes stops there."""
-        self.found[what] = None
-        if self.algebra is not None:
-            raise GraphError(what)
+        self.found[f"{line_of(self.now)}: {what}" if self.now is not None else what] = None
+        if self.algebra is not NOTHING:
+            raise GraphError(next(reversed(self.found)))
 
     # -- numbers
 
     def apply(self, kind: OpKind, operands: Sequence[Any], attrs: Any = None) -> Any:
-        return None if self.algebra is None else self.algebra.apply(kind, operands, attrs, self.batch)
+        return self.algebra.apply(kind, operands, attrs, self.batch)
 
     def fold(self, kind: AccumKind, state: tuple[Any, ...], operands: Sequence[Any]) -> tuple[Any, ...]:
-        return (None,) if self.algebra is None else self.algebra.fold(kind, state, operands, self.batch)
+        return self.algebra.fold(kind, state, operands, self.batch)
 
     def cut(self, value: Any, dim: int, part: int, size: int) -> Any:
         """So many elements of the last dimension but some."""
-        inside = (..., slice(part * size, (part + 1) * size), *(slice(None),) * (-1 - dim))
-        return None if self.algebra is None else self.algebra.view(value, lambda array: array[inside])
+        inside: tuple[Any, ...] = (..., slice(part * size, (part + 1) * size), *(slice(None),) * (-1 - dim))
+        return self.algebra.view(value, lambda array: array[inside])
 
     def along(self, value: Any, kind: OpKind, like: int) -> Any:
         """A reduction of the columns of a value."""
         return self.apply(kind, [value], DimAttrs(len(self.block.types[like].shape) - 1))
 
-    def _split(self, attrs: InIterAttrs) -> Any:
-        if self.algebra is None:
-            return None
-        split = arrays.Split(attrs.imap, attrs.fmap, self.block.grid, self.block.loop, attrs.tile)
-        return self.algebra.view(self.args[attrs.arg], split)
-
     def tile(self, value: int, actor: Actor) -> Any:
         """A tile in device memory."""
         attrs = self.ops[value].attrs
         assert isinstance(attrs, InIterAttrs)
-        if attrs.arg in self.overlap.late and not actor.waited:
+        if attrs.arg in self.program.late and not actor.waited:
             self.wrong(f"%{value} is read before the kernel in front has ended")
         if actor.iteration >= self.block.loop:
             self.wrong(f"%{value} of an iteration that there is not")
             return None
-        at = 0 if attrs.fmap is None else actor.iteration
-        return None if self.algebra is None else self.algebra.view(self.tiles[value], arrays.Iteration(at, self.batch))
+        return self.tiles(value, 0 if attrs.fmap is None else actor.iteration)
 
     def value(self, value: int, actor: Actor, warp: int = 0) -> Any:
         """A value as a reader finds it."""
@@ -168,9 +173,9 @@ class Machine:
                 found = self.cut(found, -1, warp, columns[0] // len(self.warps))
             operands.append(found)
         if isinstance(op.body, ThreadGraph):
-            if self.algebra is None:
-                return None
-            return run_thread(op.body, operands, self.algebra, self.batch)[self.results[value]]
+            for inner in op.body.ops:
+                operands.append(self.apply(inner.kind, [operands[v] for v in inner.inputs], inner.attrs))
+            return operands[op.body.outputs[self.results[value]]]
         return self.apply(op.kind, operands, op.attrs)
 
     # -- shared memory
@@ -267,7 +272,7 @@ class Machine:
             self.wrong(f"%{value} has {self.buffers[value].copies} copies, {copies} are left")
         if across:
             last, columns = len(self.block.types[value].shape) - 1, [self.held(source, w) for w in self.warps]
-            self.store((value, 0), self.algebra and self.algebra.join(columns, last, self.batch))
+            self.store((value, 0), self.algebra.join(columns, last, self.batch))
             return
         for copy in range(copies):
             self.store((value, copy), self.held(source, copy))

@@ -1,0 +1,31 @@
+"""A kernel's program, of either kind, beside the block graph that it was planned of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from mirage_nb.ir import BlockGraph
+from mirage_nb.targets import Target
+from mirage_nb.tile import staged_validate, validate
+from mirage_nb.tile.program import Program
+from mirage_nb.tile.staged import StagedProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A tile program or a staged one, and the block graph that it was planned of; `numbers`: operands that are one
+    number, `places`: those that number the places of an axis; `op`: the operator that it is."""
+
+    block: BlockGraph
+    program: Program | StagedProgram
+    numbers: Mapping[int, Fraction] = field(default_factory=dict)
+    places: frozenset[int] = frozenset()
+    op: int = 0
+
+    def findings(self, target: Target) -> tuple[str, ...]:
+        """Everything that is wrong with the program, in words; () if nothing is."""
+        if isinstance(self.program, Program):
+            return validate.validate(self.program, target)
+        return staged_validate.validate(self.program, target)
