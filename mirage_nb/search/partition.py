@@ -383,7 +383,7 @@ class _Partition:
             simple = not others and value not in self.graph.outputs and self._is_elementwise(reader)
             if first == second or not simple or not (self._seen(value) or self._fits(value, reader)):
                 continue
-            if self._allowed(self.members[first] | self.members[second]):
+            if self._allowed(self.members[first] | self.members[second]) and not self._apart(first, second):
                 self._join(first, second)
         for number, members in [*self.members.items()]:
             if len(members) > 1 and self.fixed.isdisjoint(members) and self._alone(number) == math.inf:

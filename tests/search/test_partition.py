@@ -184,6 +184,17 @@ def test_pieces_wait_for_none_that_waits_for_them() -> None:
     assert [piece.writes for piece in parts] == [(2,), (3,), (4,)]
 
 
+def test_chains_of_what_is_joined_around_a_value_wait_for_none_that_waits_for_them() -> None:
+    """Products lie between an operator on elements and the one that reads it, by way of what is joined with it."""
+    program = parse(
+        "X: f32[8, 64]\nY: f32[8, 64]\nW: f32[64, 64]\ni = exp(X)\none = i * Y\nother = i + Y\n"
+        "return sqrt(one) + other @ W @ W"
+    ).graph
+    arrays = [np.random.default_rng(0).uniform(0.5, 2.0, i.type.shape) for i in program.inputs]
+    parts = partition(program, H200, COMPOSED, inside={3})
+    np.testing.assert_allclose(composed(program, parts, arrays), reference.evaluate(program, arrays), rtol=1e-9)
+
+
 def test_outputs_that_nothing_computes_need_no_piece() -> None:
     b = Builder.over(X=(4, 6))
     half = b.op(OpKind.REPEAT, 0, attrs=RepeatAttrs(1, 2))
