@@ -88,3 +88,21 @@ def test_a_kernel_is_compared_on_inputs_that_lie_as_the_models() -> None:
     values = [node.meta["val"] for region in found for node in region.reads]
     assert shown == [(tuple(v.shape), v.stride()) for v in values]
     assert ((3, 8), (1, 3)) in shown
+
+
+def advantages(rewards: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Row by row from the last one, each written into its place."""
+    made, last = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
+    for t in reversed(range(rewards.shape[0])):
+        last = rewards[t] + 0.99 * values[t + 1] * values[t].sigmoid() - values[t] + 0.9 * last
+        made[t] = last
+    return (made - made.mean()) / made.std()
+
+
+@torch.no_grad()
+def test_what_the_graph_copies_from_one_input_into_another_is_the_same_in_both() -> None:
+    """Programs read rows where they were computed, PyTorch's operators where they were written."""
+    backend, inputs = Backend(), (torch.randn(5, 3), torch.randn(6, 3))
+    close(torch.compile(advantages, backend=backend)(*inputs), advantages(*inputs))
+    entries = backend.reports.all().entries
+    assert len(entries) > 2 and all(entry.taken for entry in entries), str(backend.reports.all())

@@ -6,7 +6,7 @@ region's own lie in memory; what PyTorch rounds to, at the coarsest on the way t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,10 @@ ROUNDINGS = 8.0
 
 CASTS = frozenset({"prims.convert_element_type.default", "aten._to_copy.default"})
 COPIES = frozenset({"aten.clone.default", "aten.cat.default"})
+CONSTANT = frozenset({"aten.full.default"})
+SCATTERS = frozenset({"aten.select_scatter.default", "aten.slice_scatter.default", "aten.constant_pad_nd.default"})
+COPIED = CASTS | COPIES | SCATTERS | CONSTANT
+SCALED = frozenset({"aten.mul.Tensor", "aten.div.Tensor", "aten.neg.default"})
 
 Run = Callable[..., Any]
 Examples = Callable[..., list[torch.Tensor]]
@@ -129,18 +133,52 @@ def lying_anyhow(gm: GraphModule) -> GraphModule:
 
 def examples(region: Region) -> Examples:
     """Inputs like a region's: of its shapes and types, lying in memory as there, since what lies in no order has to
-    be copied for a kernel; matrices of parameters scaled as they are when trained."""
-    held = [_Layout.of(node.meta["val"]) for node in region.reads]
+    be copied for a kernel; matrices of parameters scaled as they are when trained. What the graph copies from one of
+    them into another is the same in both: programs may read either."""
+    fixed = {node for node, same in zip(region.reads, region.parameters, strict=True) if same}
+    given, copied = _copied(region.reads)
+    held = [(_Layout.of(node.meta["val"]), node in fixed) for node in given]
+    wanted = [_Layout.of(node.meta["val"]) for node in region.reads]
 
     def drawn(scale: float = 1.0) -> list[torch.Tensor]:
-        generator = torch.Generator(held[0].device).manual_seed(0)
+        generator = torch.Generator(held[0][0].device).manual_seed(0)
         made = []
-        for layout, fixed in zip(held, region.parameters, strict=True):
-            spread = layout.shape[-1] ** -0.5 if fixed and len(layout.shape) > 1 else 1.0 if fixed else scale
+        for layout, same in held:
+            spread = layout.shape[-1] ** -0.5 if same and len(layout.shape) > 1 else 1.0 if same else scale
             made.append(layout.drawn(generator, spread))
-        return made
+        return [layout.placed(t) for layout, t in zip(wanted, copied(*made), strict=True)]
 
     return drawn
+
+
+def _copied(reads: Sequence[Any]) -> tuple[list[Any], GraphModule]:
+    """What a region's inputs are made of, and a function from that to them: inputs with elements that the graph copies
+    from others of them, or knows, are made of what else is copied there; all others are themselves."""
+    graph = torch.fx.Graph()
+    env: dict[Any, Any] = {}
+    given: list[Any] = []
+    for read in sorted(reads):
+        front, seen = [read], {read}
+        for node in front if _is_copied(read) else ():
+            fresh = [n for n in node.all_input_nodes if n not in seen and n not in env] if _is_copied(node) else []
+            seen.update(fresh)
+            front += fresh
+        known = [n for n in front if str(n.target) in CONSTANT or not env.keys().isdisjoint(n.all_input_nodes)]
+        for node in sorted(front) if any(map(_is_copied, known)) else [read]:
+            if known and _is_copied(node):
+                env[node] = graph.node_copy(node, env.__getitem__)
+                env[node].target = without_strides(node.target)
+            else:
+                env[node] = graph.placeholder(f"g{len(given)}")
+                given.append(node)
+    graph.output(tuple(env[node] for node in reads))
+    return given, GraphModule({}, graph)
+
+
+def _is_copied(node: Any) -> bool:
+    """Whether a node's elements are those of others, numbers times them, or known."""
+    scaled = str(node.target) in SCALED and sum(hasattr(argument, "op") for argument in node.args) == 1
+    return scaled or str(node.target) in VIEWS | COPIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +199,12 @@ class _Layout:
         count = 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
         numbers = torch.randn(count, generator=generator, device=self.device) * spread
         return numbers.to(self.dtype).as_strided(self.shape, self.strides)
+
+    def placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same elements, lying like this."""
+        if tensor.stride() == self.strides or 0 in self.strides:
+            return tensor
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device).copy_(tensor)
 
 
 def compare(run: Run, reference: Reference, inputs: Examples) -> None:
