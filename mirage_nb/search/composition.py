@@ -19,17 +19,16 @@ from mirage_nb.ir.windows import views
 from mirage_nb.predefined import matches
 from mirage_nb.search import one_row, running, squares
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
-from mirage_nb.search.axes import Prepared, over_axes, prepare
+from mirage_nb.search.axes import over_axes, prepare
 from mirage_nb.search.coalesced import Gap, coalesced, restored
 from mirage_nb.search.limits import NO_LIMITS, Limits
-from mirage_nb.search.partition import COMPOSED, Grain, IsOver, never, partition
+from mirage_nb.search.partition import COMPOSED, Grain, IsOver, folds_more, never, partition
 from mirage_nb.search.pieces import VIEWS, Piece, Whole, is_heavy
-from mirage_nb.search.saturation.values import POST
 from mirage_nb.search.sizes.coarse import longest_row
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import small_program, tiny_extents
 from mirage_nb.search.sizes.written import written_cost
-from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
+from mirage_nb.search.structure import as_they_stand
 from mirage_nb.search.wide_rows import PART, Longest, folds, in_parts
 from mirage_nb.targets import Target
 from mirage_nb.tile.register_resident import LONGEST_COLUMN
@@ -86,7 +85,7 @@ def library_and_fused(
     pairs: list[Pair] = []
     if said_as is not None:
         said, pairs = _said(fewest, said_as.wordings, seed)
-        if said is fewest:
+        if said is fewest and not (said_as.as_is and folds_more(said, said_as.grain)):
             return None
     if said_as is not None or not rows:
         widest = Longest(row=longest_row(said, target))
@@ -145,10 +144,12 @@ class Wording:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Wordings, one after the other, and how large pieces of a program in these words may become."""
+    """Wordings, one after the other, and how large pieces of a program in these words may become; as_is: such pieces
+    are other ones where these say nothing otherwise, too, if something is folded several times."""
 
     wordings: tuple[Wording, ...]
     grain: Grain = COMPOSED
+    as_is: bool = False
 
 
 def _in_parts(longest: Longest, tiny: Longest) -> Wording:
@@ -177,6 +178,7 @@ COLUMNS = Words(
         ),
     ),
     replace(COMPOSED, row=PART, column=LONGEST_COLUMN),
+    as_is=True,
 )
 """Columns that no thread holds, and rows that registers hardly do, in parts."""
 RUNNING = Words(
@@ -231,13 +233,3 @@ def _computed(
             return fused, part_instances(fused, target, 1, limits)[0]
     plain = Part(piece, prepared, None)
     return plain, part_instances(plain, target, 1, limits)[0]
-
-
-def as_they_stand(prepared: Prepared) -> Structure:
-    """One kernel without a loop that does what the program says, all of its operators in their order."""
-    steps = []
-    for (operator, args), axes in zip(prepared.program, prepared.spans, strict=True):
-        source = Source(operator.leaf) if operator.kind is OpKind.IN_ITER else None
-        steps.append(Step(operator, args, prepared.type_of(axes), POST, source))
-    kernel = KernelStructure(tuple(steps), prepared.outputs, (), None)
-    return Structure((kernel,), tuple(Source(number, 0) for number in range(len(prepared.outputs))))

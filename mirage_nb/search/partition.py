@@ -19,16 +19,16 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import SearchError
-from mirage_nb.ir import OPS, DimAttrs, KernelGraph, OpKind, Trait
+from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.windows import MOVING
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, Whole, is_heavy
-from mirage_nb.search.sizes.coarse import coarse_us, one_tile_fits
+from mirage_nb.search.sizes.coarse import coarse_us, one_block_fits
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target
 
@@ -44,6 +44,8 @@ REPEATED_US = 0.15
 """About what it costs that every block of a product computes an operand itself; the coarse estimate is blind to it."""
 JOINED = 1024
 """A concatenation to more elements is a copy of its own, where kernels have no loops."""
+SMALL_STARTS = 1.5
+"""Groups that take less, as many times as long as a kernel needs to start, are joined although they share nothing."""
 SMALL_SHARE = 16
 """A tensor that is small beside another one has at most this part of its bytes."""
 
@@ -115,6 +117,26 @@ def partition(
     return _Partition(graph, target, grain, inside, library, is_over, told or _as_cut).pieces()
 
 
+def folds_more(graph: KernelGraph, grain: Grain) -> bool:
+    """Whether something is folded, through other folds as well, from more elements for each result than such pieces
+    may have."""
+    most = [type_.elements for type_ in graph.types]
+    for op, values in graph.definitions():
+        for value in values:
+            most[value] = max(most[v] for v in (value, *op.inputs))
+            if most[value] > _limit(graph, grain, op, value):
+                return True
+    return False
+
+
+def _limit(graph: KernelGraph, grain: Grain, op: Op, value: int) -> float:
+    """How many elements there may be beside a fold for all of its results."""
+    if not OPS[op.kind].traits & FOLDING or not isinstance(op.attrs, DimAttrs):
+        return math.inf
+    type_, dim = graph.types[value], op.attrs.dim
+    return (grain.row if dim == len(type_.shape) - 1 else grain.column) * type_.elements / type_.shape[dim]
+
+
 def _as_cut(graph: KernelGraph) -> KernelGraph:
     return graph
 
@@ -138,7 +160,7 @@ class _Partition:
         self.program = Whole.of(graph)
         self.maker = self.program.maker
         self.uses = graph.uses()
-        self.again = self._made_again(inside) | ({*self._shared(library)} if not grain.looped else set())
+        self.again = self._made_again(inside) | (self._shared(library) if not grain.looped else set())
         self.needed = sorted(self._needed())
         self.stored = {value for value in self.needed if value not in self.again}
         self.sources = {value: self._sources(value) for value in self.needed}
@@ -194,18 +216,22 @@ class _Partition:
                     front.append(made)
         return found
 
-    def _shared(self, library: Sequence[Match]) -> Iterator[int]:
+    def _shared(self, library: Sequence[Match]) -> set[int]:
         """Values of several readers that cost these no more bytes made again than read: sums, differences and products
-        of one tensor of that size and small ones, which only operators read that kernels are generated for."""
+        of one tensor of that size and small ones, which only operators read that kernels are generated for; and what
+        only those are made from, if it is such, too."""
         whole = {v for match in library for v in (match.output, *match.inside)}
-        for value, op in self.maker.items():
+        found: set[int] = set()
+        for value, op in reversed(self.maker.items()):
             first, *rest = sorted((self.graph.types[v].nbytes for v in op.inputs), reverse=True) or (0,)
             if op.kind not in CHEAP or value in self.graph.outputs or first + SMALL_SHARE * sum(rest) > 2 * first:
                 continue
             readers = self._users(value)
             fused = all(OPS[self.maker[r].kind].traits & FUSED for r in readers)
-            if fused and len(readers) > 1 and first <= self.graph.types[value].nbytes and whole.isdisjoint(readers):
-                yield value
+            several = len(readers) > 1 or not found.isdisjoint(readers)
+            if fused and several and first <= self.graph.types[value].nbytes and whole.isdisjoint(readers):
+                found.add(value)
+        return found
 
     def _needed(self) -> set[int]:
         """The operators that some piece has to compute: outputs that are views among them."""
@@ -268,7 +294,7 @@ class _Partition:
         if known is None:
             self.looked_at += len(members)
             prepared = prepare(self.told(piece.graph))
-            fits = not prepared.refused and (self.grain.looped or one_tile_fits(prepared, self.target))
+            fits = not prepared.refused and (self.grain.looped or one_block_fits(prepared, self.target))
             known = coarse_us(prepared, self.target) if fits else math.inf
             if len(members) == 1:
                 known = min(known, library_us(self.graph, self.maker[min(members)], self.target))
@@ -313,18 +339,11 @@ class _Partition:
     def _folds_more(self, members: frozenset[int]) -> bool:
         """Whether a group has more elements for each result of a fold than stay together: a block that computes one of
         these reads all of them."""
-        limits = {value: limit for value in members if (limit := self._most(value)) < math.inf}
+        every = ((value, _limit(self.graph, self.grain, self.maker[value], value)) for value in members)
+        limits = {value: limit for value, limit in every if limit < math.inf}
         held = members.union(*(self._read(value, members) for value in members)) if limits else members
         most = max(self.graph.types[value].elements for value in held)
         return any(most > limit for limit in limits.values())
-
-    def _most(self, value: int) -> float:
-        """How many elements there may be beside a fold for all of its results."""
-        op, type_ = self.maker[value], self.graph.types[value]
-        if not OPS[op.kind].traits & FOLDING or not isinstance(op.attrs, DimAttrs):
-            return math.inf
-        dim, shape = op.attrs.dim, type_.shape
-        return (self.grain.row if dim == len(shape) - 1 else self.grain.column) * type_.elements / shape[dim]
 
     def _read(self, value: int, members: frozenset[int]) -> set[int]:
         """What a group reads for a value; where it reads nothing, the value."""
@@ -347,12 +366,13 @@ class _Partition:
     def pieces(self) -> tuple[Piece, ...]:
         """Join what pays most, until nothing does."""
         heap: list[tuple[float, int, int]] = []
-        self._offer(heap, self.members)
-        while heap:
+        self._offer(heap, {(a, b) for a in self.members for b in self._near(a)})
+        while heap or self._offer(heap, self._alike()):
             _, first, second = heapq.heappop(heap)
             if first not in self.members or second not in self.members or self._apart(first, second):
                 continue
-            self._offer(heap, [self._join(first, second)])
+            number = self._join(first, second)
+            self._offer(heap, {(number, other) for other in self._near(number)})
         self._join_around()
         return tuple(self._piece(self.members[number]) for number in self._ordered())
 
@@ -400,15 +420,25 @@ class _Partition:
     def _is_elementwise(self, value: int) -> bool:
         return Trait.ELEMENTWISE in OPS[self.maker[value].kind].traits
 
-    def _offer(self, heap: list[tuple[float, int, int]], groups: Iterable[int]) -> None:
-        """Pairs with one of these groups that are worth joining; those later where a product repeats another's work."""
-        pairs = {(min(a, b), max(a, b)) for a in groups for b in self._near(a)}
-        for a, b in sorted(pairs):
+    def _offer(self, heap: list[tuple[float, int, int]], pairs: Iterable[tuple[int, int]]) -> bool:
+        """These pairs of groups, if they are worth joining; those later where a product repeats another's work. Whether
+        there are any."""
+        for a, b in sorted({(min(pair), max(pair)) for pair in pairs}):
             members = self.members[a] | self.members[b]
             if self.looked_at < LOOKED_AT and not self.is_over() and self._allowed(members):
                 gain = self._alone(a) + self._alone(b) - self._us(members)
                 if gain > 0:
                     heapq.heappush(heap, (REPEATED_US * self._multiplied(a, b) - gain, a, b))
+        return bool(heap)
+
+    def _alike(self) -> Iterator[tuple[int, int]]:
+        """Pairs of groups that take little more than their launch, and write tensors of one shape."""
+        known: dict[tuple[int, ...], list[int]] = {}
+        for number, members in self.members.items():
+            if self.fixed.isdisjoint(members) and 0 < self._alone(number) < SMALL_STARTS * self.target.start_us:
+                known.setdefault(self.graph.types[max(members)].shape, []).append(number)
+        for numbers in known.values():
+            yield from (pair for pair in itertools.pairwise(numbers) if not self._apart(*pair))
 
     def _multiplied(self, first: int, second: int) -> bool:
         """Whether a product of one of two groups reads what elementwise operators, all of the other, compute."""

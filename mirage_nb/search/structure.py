@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from mirage_nb.search.saturation.values import Operator, Type
+from mirage_nb.ir import OpKind
+from mirage_nb.search.axes import Prepared
+from mirage_nb.search.saturation.values import POST, Operator, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +73,13 @@ class Structure:
     def digest(self) -> str:
         """Equal structures have equal digests, in every run."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
+
+
+def as_they_stand(prepared: Prepared) -> Structure:
+    """One kernel without a loop that does what the program says, all of its operators in their order."""
+    steps = []
+    for (operator, args), axes in zip(prepared.program, prepared.spans, strict=True):
+        source = Source(operator.leaf) if operator.kind is OpKind.IN_ITER else None
+        steps.append(Step(operator, args, prepared.type_of(axes), POST, source))
+    kernel = KernelStructure(tuple(steps), prepared.outputs, (), None)
+    return Structure((kernel,), tuple(Source(number, 0) for number in range(len(prepared.outputs))))

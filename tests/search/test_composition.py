@@ -22,7 +22,6 @@ from mirage_nb.search.composition import (
     LIBRARY_AND_FUSED,
     LIBRARY_KERNELS,
     OWN_OPERATORS,
-    as_they_stand,
     library_and_fused,
     own_operators,
 )
@@ -30,6 +29,7 @@ from mirage_nb.search.session.unsearched import unsearched
 from mirage_nb.search.sizes.explained import explain_estimate
 from mirage_nb.search.sizes.instantiate import drafts
 from mirage_nb.search.sizes.library import library_us
+from mirage_nb.search.structure import as_they_stand
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind

@@ -12,10 +12,10 @@ from mirage_nb.errors import TargetError
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search import EFFORTS, configurations, instances, prepare
-from mirage_nb.search.composition import as_they_stand
 from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import held_in_registers
+from mirage_nb.search.structure import as_they_stand
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.register_resident import Loaded, by_columns, by_rows, by_teams, widest
 from tests.search.explored import explored

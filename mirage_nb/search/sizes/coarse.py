@@ -24,6 +24,8 @@ from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import MAX_GRID_DIMS
 from mirage_nb.search.pieces import HEAVY
 from mirage_nb.search.sizes.constants import FITTED, Constants
+from mirage_nb.search.sizes.instantiate import some_fit
+from mirage_nb.search.structure import as_they_stand
 from mirage_nb.targets import Target
 from mirage_nb.tile.register_resident import held_elements
 from mirage_nb.tile.sharing import SUM_BYTES
@@ -86,11 +88,13 @@ def _one_or_two_us(prepared: Prepared, target: Target, constants: Constants) -> 
     return least_us(None), min((least_us(a) for a in prepared.reduced if a not in written), default=math.inf)
 
 
-def one_tile_fits(prepared: Prepared, target: Target) -> bool:
-    """Whether a block without a loop can hold the largest value of a program, as small as a grid cuts it."""
+def one_block_fits(prepared: Prepared, target: Target) -> bool:
+    """Whether a block without a loop can hold what it computes of a program, as small as a grid cuts it."""
     grid = {*_grid(prepared)}
-    sizes = (prod(prepared.axes[axis].extent for axis in span - grid) for span in prepared.spans)
-    return max(sizes, default=0) <= longest_row(prepared.graph, target)
+    sizes = [prod(prepared.axes[axis].extent for axis in span - grid) for span in prepared.spans]
+    if SUM_BYTES * sum(sizes) <= target.shared_per_block:
+        return True
+    return max(sizes) <= longest_row(prepared.graph, target) and some_fit(as_they_stand(prepared), prepared, target)
 
 
 def longest_row(program: KernelGraph, target: Target) -> int:

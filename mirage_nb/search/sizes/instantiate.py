@@ -338,6 +338,14 @@ def _kernel_choices(
     return tuple(_choice(kernel, sizes, estimates, index) for index in order[np.isin(order, kept)].tolist())
 
 
+def some_fit(structure: Structure, prepared: Prepared, target: Target) -> bool:
+    """Whether there are sizes at which blocks have room for what each of these kernels holds; kernels without loops,
+    and without grid dims over reduced axes."""
+    overhang = poor_axes(prepared) - {*prepared.reduced}
+    sizes = ((k, _all_sizes(prepared, (), None, (*_splittable(prepared, k),), (), overhang)) for k in structure.kernels)
+    return all(_has_room(Tiles.of(prepared, kernel, found), target).any() for kernel, found in sizes)
+
+
 def _fits(nbytes: Numbers, target: Target) -> Truths:
     """Where so many bytes fit the shared memory of a block."""
     return nbytes + RESERVED_BYTES <= target.shared_per_block
