@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from mirage_nb.errors import NamedSizeError
 from mirage_nb.ir.graph import KernelGraph, Op
@@ -31,6 +32,10 @@ class Window:
     strides: tuple[int, ...]
     inside: tuple[range | None, ...]
 
+    def read(self, shape: Sequence[int]) -> int:
+        """How many elements of its base it looks at, as a value of this shape."""
+        pairs = zip(self.inside, shape, strict=True)
+        return prod(extent if places is None else len(places) for places, extent in pairs)
 
     def gaps(self, shape: Sequence[int]) -> list[int]:
         """The dimensions behind which elements do not lie one after the other, of a value of this shape."""

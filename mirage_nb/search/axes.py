@@ -72,11 +72,13 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input of the program under one alias: the axes of every dimension, outermost first."""
+    """An input of the program under one alias: the axes of every dimension, outermost first. share: of its bytes, those
+    that it has for itself, where several inputs are parts of one tensor."""
 
     name: str
     input: int
     dims: Groups
+    share: float = 1.0
 
     @property
     def axes(self) -> Layout:
@@ -200,6 +202,9 @@ def prepare(
     said = Said.of(graph, apart) if otherwise else Said(graph, graph)
     try:
         prepared = over_axes(said.program, seed=seed)
+        if said.parts is not None:
+            shares = said.parts.shares
+            prepared = replace(prepared, tensors=tuple(replace(t, share=shares[t.input]) for t in prepared.tensors))
         return prepared if said.program is graph else replace(prepared, said=said)
     except SearchError as why:
         return Prepared(graph, seed, (), (), (), (), (), (), {}, refused=str(why))

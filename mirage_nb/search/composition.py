@@ -98,11 +98,15 @@ def library_and_fused(
     computed: list[tuple[Part, Instance]] = []
     grain = said_as.grain if said_as is not None else COMPOSED
     gaps = {value: window.gaps(said.types[value].shape) for value, window in views(said).items()}
-    for piece in partition(said, target, grain, library=library, is_over=is_over):
+    pieces = partition(said, target, grain, library=library, is_over=is_over)
+    by_library = [p for p in pieces if whole.intersection(p.writes) or any(is_heavy(p.graph, op) for op in p.graph.ops)]
+    looked_at = gaps.keys() - {*said.outputs, *(value for piece in by_library for value in piece.reads)}
+    for piece in pieces:
         if is_over():
             return None
         apart = [(n, dim) for n, value in enumerate(piece.reads) for dim in gaps.get(value, ())]
-        computed.append(_computed(piece, apart, target, limits, seed, bool(whole.intersection(piece.writes))))
+        as_it_is = piece in by_library or looked_at.issuperset(piece.writes)
+        computed.append(_computed(piece, apart, target, limits, seed, as_it_is))
     fused = any(part.structure is not None for part, _ in computed)
     if not fused and (fewest is program or all(part.prepared.refused for part, _ in computed)):
         return None
@@ -218,14 +222,15 @@ def _small(program: KernelGraph, replaced: Replaced, wording: Wording, seed: int
 
 
 def _computed(
-    piece: Piece, apart: Sequence[Gap], target: Target, limits: Limits, seed: int, by_library: bool
+    piece: Piece, apart: Sequence[Gap], target: Target, limits: Limits, seed: int, as_it_is: bool
 ) -> tuple[Part, Instance]:
     """What computes a piece, and how: a library its product, or all of it, one kernel anything else that fits one; of
-    what only moves elements, whatever takes less. apart: gaps of what it reads where that lies in another value."""
+    what only moves elements, whatever takes less. apart: gaps of what it reads where that lies in another value.
+    as_it_is: its operators are a library's, or kernels read what it says where that lies."""
     prepared = prepare(piece.graph, seed=seed, apart=apart)
     simple = bool(piece.reads) and not prepared.refused and len({*prepared.outputs}) == len(prepared.outputs)
     simple = simple and any(op.kind not in RENAMES for op in piece.graph.ops)
-    if simple and not by_library and not any(is_heavy(piece.graph, op) for op in piece.graph.ops):
+    if simple and not as_it_is:
         fused = Part(piece, prepared, as_they_stand(prepared))
         moves = all(op.kind in MOVES for op in piece.graph.ops)
         limit = written_cost(piece.graph, target).us if moves else math.inf

@@ -10,7 +10,7 @@ where a program makes a tensor meet itself (X @ X^T), the tensor is read in seve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -113,6 +113,7 @@ class Dims:
         self.symbols = Symbols()
         self.shared = shared
         self.op_of = {v: op for op, values in graph.definitions() for v in values}
+        self._common = _common(self.op_of, graph)
         self._memo: dict[int, int] = {}
         self.roots = tuple(self._copy(v) for v in graph.outputs)
         self._layouts = {copy.layout for copy in self.copies}
@@ -313,7 +314,7 @@ class Dims:
                 dim, copies = op.attrs.dim, self._fresh(op.attrs.times)
                 return (*layouts[0][:dim], copies + layouts[0][dim], *layouts[0][dim + 1 :])
             case OpKind.CONCAT:
-                return self._concatenated(op, layouts)
+                return self._concatenated(op, layouts, value)
             case _:
                 raise SearchError(
                     f"{op.kind.value} cannot be said over axes", hint="such an operator becomes a kernel of its own"
@@ -328,10 +329,10 @@ class Dims:
             )
         return moved
 
-    def _concatenated(self, op: Op, layouts: tuple[Layout, ...]) -> Layout:
+    def _concatenated(self, op: Op, layouts: tuple[Layout, ...], value: int) -> Layout:
         dim = joined_dim(op)
         extents = [self.graph.types[v].shape[dim] for v in op.inputs]
-        common = gcd(*extents)
+        common = self._common[value]
         shared = self._fresh(common)
         for layout, extent in zip(layouts, extents, strict=True):
             self._unify(op, layout[dim], self._fresh(extent // common) + shared)
@@ -359,6 +360,20 @@ class Dims:
                 f"the operands of {op.kind.value} were reshaped in ways that have no common factors",
                 hint="such an operator becomes a kernel of its own",
             )
+
+
+def _common(op_of: Mapping[int, Op], graph: KernelGraph) -> dict[int, int]:
+    """Of every concatenation, what the extents of its parts are multiples of, and those of concatenations along the
+    same dimension that it is a part of, or that are parts of it."""
+    found: dict[int, int] = {}
+    joins = {value: op for value, op in op_of.items() if op.kind is OpKind.CONCAT}
+    parts = [(v, r) for v, op in joins.items() for r in op.inputs if r in joins and op.attrs == joins[r].attrs]
+    for value, op in joins.items():
+        inner = (found[r] if (value, r) in parts else graph.types[r].shape[joined_dim(op)] for r in op.inputs)
+        found[value] = gcd(*inner)
+    for value, part in reversed(parts):
+        found[part] = gcd(found[part], found[value])
+    return found
 
 
 def joined_dim(op: Op) -> int:

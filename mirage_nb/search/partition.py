@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_nb.errors import SearchError
@@ -42,8 +42,9 @@ FUSED = FOLDING | {Trait.ELEMENTWISE}
 """What kernels are generated for, as operators between products."""
 REPEATED_US = 0.15
 """About what it costs that every block of a product computes an operand itself; the coarse estimate is blind to it."""
-JOINED = 1024
-"""A concatenation to more elements is a copy of its own, where kernels have no loops."""
+JOINED, JOINED_ROW = 1024, 4096
+"""A concatenation along an axis of more elements is a copy of its own, where kernels have no loops and these do not lie
+in a row of so many."""
 SMALL_STARTS = 1.5
 """Groups that take less, as many times as long as a kernel needs to start, are joined although they share nothing."""
 SMALL_SHARE = 16
@@ -359,7 +360,8 @@ class _Partition:
         op = self.maker[value]
         if op.kind is not OpKind.CONCAT or not isinstance(op.attrs, DimAttrs):
             return False
-        return self.graph.types[value].shape[op.attrs.dim] > JOINED
+        extent, *inner = self.graph.types[value].shape[op.attrs.dim :]
+        return extent > JOINED and math.prod((extent, *inner)) > JOINED_ROW
 
     # -- joining ---------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ the parts in which a value is read have no more elements than it has; any other 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -36,6 +37,15 @@ class Parts:
             for attrs in _proper(part, self.given.types[value].shape):
                 found.update((number, dim) for dim in range(attrs.dim - 1, attrs.dim + (attrs.step != 1)))
         return frozenset(found)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of the elements of each input of `program`, those that it has for itself, where several are of one tensor."""
+        every = [prod(attrs.extent for attrs in part) for _, part in self.taken]
+        together = Counter[int]()
+        for (value, _), elements in zip(self.taken, every, strict=True):
+            together[value] += elements
+        return tuple(min(1.0, self.given.types[value].elements / together[value]) for value, _ in self.taken)
 
     def whole(self, graph: KernelGraph) -> KernelGraph:
         """A muGraph of `program` on the inputs of `given`."""

@@ -33,6 +33,7 @@ from mirage_nb.search.structure import as_they_stand
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
+from tests.codegen.running import check as run_and_compare
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gated_mlp, ntrans, rmsnorm
 from tests.shares import examples
 from tests.strategies import programs
@@ -205,3 +206,22 @@ def test_zeros_around_two_of_three_dimensions_are_read_where_the_rest_lies(line:
     text = f"X: f32[3, 10, 10]\nL = np.pad(X[:, 1:-1, 1:-1], {wide}) + np.pad(X[:, 2:, 1:-1], {wide})\nreturn {line}"
     made = library_and_fused(parse(text).graph, H200)
     assert made is not None and launched(made.instance.graph) == 1
+
+
+def test_windows_of_windows_are_read_where_they_lie() -> None:
+    """Of a reshaped image, they were copies: four kernels of a pooling layer, 38 us estimated where one takes 10."""
+    text = "I: f16[33, 65]\nreturn avg_pool2d(reshape(I, 1, 1, 33, 65), 3, 1)"
+    made = library_and_fused(parse(text).graph, H200)
+    assert made is not None and launched(made.instance.graph) == 1
+    run_and_compare(made.instance.graph)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("extents", [(96, 32, 64), (1024, 512, 256), (7, 33, 63)])
+def test_three_tensors_one_behind_another_are_one_kernel(dtype: str, extents: tuple[int, int, int]) -> None:
+    """Parts that had more in common than all three were put together first, and stored: 16.8 us estimated, now 9.5."""
+    x, y, z = extents
+    text = f"X: {dtype}[5, {x}]\nY: {dtype}[5, {y}]\nZ: {dtype}[5, {z}]\nreturn concat([X, Y * 2, exp(Z)], axis=1)"
+    made = library_and_fused(parse(text).graph, H200)
+    assert made is not None and launched(made.instance.graph) == 1
+    run_and_compare(made.instance.graph)

@@ -162,13 +162,15 @@ class Part(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Moved:
     """A tile that is cut from a tensor in device memory, or put there: which tensor, bytes of an element, extents per
-    dimension, the grid dims that cut it; whether every iteration brings another one."""
+    dimension, the grid dims that cut it; whether every iteration brings another one; which share of its bytes no other
+    tile brings."""
 
     tensor: Hashable
     width: int
     extents: tuple[Extent, ...]
     cuts: tuple[int, ...]
     streamed: bool = False
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,8 +124,10 @@ class _Writer(BlockWriter):
         assert step.source is not None
         own = step.source.kernel is None
         tensor = self.prepared.tensors[step.source.index].input if own else step.source
+        share = self.prepared.tensors[step.source.index].share if own else 1.0
         cuts = tuple(a for a, code in enumerate(step.type) if code & BLOCK or (code and not self._reduced(a)))
-        return Moved(tensor, dtype.size, self.names(value), cuts, any(code & ITER for code in step.type))
+        streamed = any(code & ITER for code in step.type)
+        return Moved(tensor, dtype.size, self.names(value), cuts, streamed, share)
 
     def saved(self, value: int, dtype: DType) -> Moved:
         """The tile of a value that is saved."""

@@ -45,7 +45,7 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
     us, nbytes, waiting, us_once, nbytes_once, waiting_once = (np.zeros(tiles.shape) for _ in range(6))
     for value, moved in made.reads.items():
         tile = tiles.lying(moved)
-        loads = tile.touches * constants.touch_us
+        loads = tile.touches * moved.share * constants.touch_us
         staged = made.parts[value] is not Part.DIRECT and tile.anywhere.any()
         wait = tile.waits * constants.direct_us + tile.vectors * constants.pass_us if staged else None
         if not made.varying[value]:
@@ -129,7 +129,7 @@ def _moved(tiles: Tiles, read: Moved) -> tuple[Numbers, Numbers]:
     sizes = tiles.sizes
 
     def found() -> tuple[Numbers, Numbers]:
-        mine = tiles.nbytes(read) * tiles.filled(read)
+        mine = tiles.nbytes(read) * tiles.filled(read) * read.share
         if read.streamed:
             mine = mine * sizes.loop
         whole = mine
@@ -138,4 +138,4 @@ def _moved(tiles: Tiles, read: Moved) -> tuple[Numbers, Numbers]:
                 whole = whole * along
         return mine, whole
 
-    return sizes.once(("moved", read.extents, read.cuts, read.streamed, read.width), found)
+    return sizes.once(("moved", read.extents, read.cuts, read.streamed, read.width, read.share), found)

@@ -8,13 +8,14 @@ the instance is estimated to take.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 
 from mirage_nb.ir import AccumAttrs, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, OutSaverAttrs
+from mirage_nb.ir.windows import Window, windows
 from mirage_nb.search.sizes.anatomy import Chain, Fixed, Mask, Moved, Outline, Sizes
 from mirage_nb.search.sizes.cost import Cost, best_variant, estimate
 from mirage_nb.search.sizes.library import library_steps
@@ -54,17 +55,20 @@ def likely_variant(graph: KernelGraph, target: Target) -> Variant:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A generated kernel. tensors: a number for each operand, the same for what is the same tensor; literals: operands
-    that are one number; follows: whether it reads what a kernel before it wrote."""
+    """A generated kernel. tensors: a number for each operand, the same for what is the same tensor; shares: of the
+    bytes of each, those that it has for itself; literals: operands that are one number; follows: whether it reads what
+    a kernel before it wrote."""
 
     block: BlockGraph
     tensors: tuple[int, ...]
+    shares: tuple[float, ...]
     literals: frozenset[int]
     follows: bool
 
     def tiles(self) -> Tiles:
         """What the cost model looks at."""
-        return _tiles(self.block, self.tensors, self.literals, follows=self.follows)
+        operands = [*zip(self.tensors, self.shares, strict=True)]
+        return _tiles(self.block, operands, self.literals, follows=self.follows)
 
 
 @lru_cache(maxsize=KNOWN)
@@ -75,7 +79,7 @@ def _cost(kernel: _Written, target: Target) -> Cost:
 
 def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
     graph = widen(graph)
-    roots, uniform, left = [*range(len(graph.types))], graph.uniform(), set[int]()
+    roots, uniform, left, seen = [*range(len(graph.types))], graph.uniform(), set[int](), windows(graph)
     found: list[tuple[int, _Written | None]] = []
     for op, values in graph.definitions():
         if values[0] in uniform:
@@ -85,15 +89,35 @@ def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
         elif isinstance(op.body, BlockGraph):
             literals = frozenset(arg for arg, value in enumerate(op.inputs) if value in uniform)
             tensors = [roots[value] for value in op.inputs]
-            numbers = tuple(map(tensors.index, tensors))
-            found.append((values[0], _Written(op.body, numbers, literals, not left.isdisjoint(tensors))))
+            numbers, shares = tuple(map(tensors.index, tensors)), _shares(graph, op.inputs, roots, seen)
+            behind = {*tensors, *(roots[seen[value].base] for value in op.inputs if value in seen)}
+            found.append((values[0], _Written(op.body, numbers, shares, literals, not left.isdisjoint(behind))))
             left.update(values)
         else:
             found.append((values[0], None))
     return found
 
 
-def _tiles(block: BlockGraph, tensors: Sequence[int], literals: frozenset[int], *, follows: bool) -> Tiles:
+def _shares(
+    graph: KernelGraph, operands: Sequence[int], roots: Sequence[int], seen: Mapping[int, Window]
+) -> tuple[float, ...]:
+    """Of the bytes of each operand, those that it has for itself: all of them, unless it is one of several windows of a
+    tensor which have more elements together than that, or has zeros beside what it is a window of."""
+    types = graph.types
+    bases = [(roots[seen[v].base], seen[v].elements) if v in seen else (roots[v], types[v].elements) for v in operands]
+    read = [seen[v].read(types[v].shape) if v in seen else types[v].elements for v in operands]
+    together: dict[int, dict[int, int]] = {}
+    for value, (base, _), count in zip(operands, bases, read, strict=True):
+        together.setdefault(base, {})[roots[value]] = count
+    return tuple(
+        min(1.0, elements / sum(together[base].values())) * count / types[value].elements
+        for value, (base, elements), count in zip(operands, bases, read, strict=True)
+    )
+
+
+def _tiles(
+    block: BlockGraph, tensors: Sequence[tuple[int, float]], literals: frozenset[int], *, follows: bool
+) -> Tiles:
     """The tiles of a block over these tensors, some of which are one number."""
     made = _Plain.of(block, literals)
     plain = made.block
@@ -121,13 +145,14 @@ def _tiles(block: BlockGraph, tensors: Sequence[int], literals: frozenset[int], 
     return Tiles(outline, Sizes((), grid, np.array([float(loop)])))
 
 
-def _read(block: BlockGraph, attrs: InIterAttrs, tensors: Sequence[int]) -> Moved:
+def _read(block: BlockGraph, attrs: InIterAttrs, tensors: Sequence[tuple[int, float]]) -> Moved:
     """The tile that an iterator brings."""
     operand, tile = block.args[attrs.arg], block.tile_shape(attrs)
     cuts = tuple(g for g, dim in enumerate(attrs.imap) if dim is not None)
     splits = [*zip(attrs.imap, block.grid, strict=True), (attrs.fmap, block.loop)]
     names = _fixed(tile, operand.shape, splits)
-    return Moved(tensors[attrs.arg], operand.dtype.size, names, cuts, attrs.fmap is not None and block.loop > 1)
+    (tensor, share), streamed = tensors[attrs.arg], attrs.fmap is not None and block.loop > 1
+    return Moved(tensor, operand.dtype.size, names, cuts, streamed, share)
 
 
 def _saved(block: BlockGraph, op: Op) -> Moved:
