@@ -21,8 +21,9 @@ from mirage_nb.search import one_row, running, squares
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import over_axes, prepare
 from mirage_nb.search.coalesced import Gap, coalesced, restored
+from mirage_nb.search.grain import COMPOSED, Grain
 from mirage_nb.search.limits import NO_LIMITS, Limits
-from mirage_nb.search.partition import COMPOSED, Grain, IsOver, folds_more, never, partition
+from mirage_nb.search.partition import IsOver, never, partition
 from mirage_nb.search.pieces import VIEWS, Piece, Whole, is_heavy
 from mirage_nb.search.sizes.coarse import longest_row
 from mirage_nb.search.sizes.drafts import Instance
@@ -85,7 +86,7 @@ def library_and_fused(
     pairs: list[Pair] = []
     if said_as is not None:
         said, pairs = _said(fewest, said_as.wordings, seed)
-        if said is fewest and not (said_as.as_is and folds_more(said, said_as.grain)):
+        if said is fewest and not (said_as.as_is and said_as.grain.is_exceeded(said)):
             return None
     if said_as is not None or not rows:
         widest = Longest(row=longest_row(said, target))

@@ -20,13 +20,13 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from mirage_nb.errors import SearchError
-from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, Trait
+from mirage_nb.ir import OPS, DimAttrs, KernelGraph, OpKind, Trait
 from mirage_nb.ir.windows import MOVING
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
+from mirage_nb.search.grain import FOLDING, SEARCHED, Grain
 from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, Whole, is_heavy
 from mirage_nb.search.sizes.coarse import coarse_us, one_block_fits
 from mirage_nb.search.sizes.library import library_us
@@ -36,8 +36,6 @@ FREE = VIEWS | {OpKind.CONST}
 """Operators that every piece makes for itself."""
 CHEAP = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.SQR})
 """And those that it may, where that moves no more bytes."""
-FOLDING = frozenset({Trait.REDUCTION, Trait.RUNNING})
-"""What folds rows or columns."""
 FUSED = FOLDING | {Trait.ELEMENTWISE}
 """What kernels are generated for, as operators between products."""
 REPEATED_US = 0.15
@@ -51,27 +49,6 @@ SMALL_SHARE = 16
 """A tensor that is small beside another one has at most this part of its bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grain:
-    """How large pieces may become.
-
-    Attributes:
-        operators: most operators of a piece of several, views and constants apart.
-        products: most products among them.
-        looped: whether their kernels may have loops; else a block holds what it computes as a whole.
-        row, column: most elements that are folded along the innermost dimension, or another, if something is joined
-            with that.
-    """
-
-    operators: int
-    products: int
-    looped: bool = True
-    row: float = math.inf
-    column: float = math.inf
-
-
-SEARCHED = Grain(operators=18, products=4)
-"""Pieces that a search takes seconds for."""
 LOOKED_AT = 5_000
 """Operators of groups that are looked at, all groups together (some 1,000 for what people write); no groups are joined
 after that."""
@@ -83,10 +60,6 @@ IsOver = Callable[[], bool]
 def never() -> bool:
     """There is always time."""
     return False
-
-
-COMPOSED = Grain(operators=64, products=0, looped=False)
-"""Every product alone, for a library; what lies between them in as few pieces as pay, each as it stands."""
 
 
 def partition(
@@ -116,26 +89,6 @@ def partition(
         SearchError: an operator is no pre-defined one.
     """
     return _Partition(graph, target, grain, inside, library, is_over, told or _as_cut).pieces()
-
-
-def folds_more(graph: KernelGraph, grain: Grain) -> bool:
-    """Whether something is folded, through other folds as well, from more elements for each result than such pieces
-    may have."""
-    most = [type_.elements for type_ in graph.types]
-    for op, values in graph.definitions():
-        for value in values:
-            most[value] = max(most[v] for v in (value, *op.inputs))
-            if most[value] > _limit(graph, grain, op, value):
-                return True
-    return False
-
-
-def _limit(graph: KernelGraph, grain: Grain, op: Op, value: int) -> float:
-    """How many elements there may be beside a fold for all of its results."""
-    if not OPS[op.kind].traits & FOLDING or not isinstance(op.attrs, DimAttrs):
-        return math.inf
-    type_, dim = graph.types[value], op.attrs.dim
-    return (grain.row if dim == len(type_.shape) - 1 else grain.column) * type_.elements / type_.shape[dim]
 
 
 def _as_cut(graph: KernelGraph) -> KernelGraph:
@@ -169,6 +122,7 @@ class _Partition:
         for value, sources in self.sources.items():
             for source in sources:
                 self.readers.setdefault(source, []).append(value)
+        self.seen = self._all_seen()
         self.known: dict[str, float] = {}
         self.looked_at = 0
         self.whole = {self._computed_by(match): match for match in library if match.output in self.stored}
@@ -288,7 +242,7 @@ class _Partition:
         """What a group takes: as one kernel or two, or, alone, by a library; infinite if neither can be."""
         if (match := self.whole.get(members)) is not None:
             return match.us(self.graph, self.target)
-        if len(members) == 1 and self._seen(min(members)):
+        if len(members) == 1 and members <= self.seen:
             return 0.0
         piece = self._piece(members)
         known = self.known.get(piece.digest)
@@ -302,16 +256,20 @@ class _Partition:
             self.known[piece.digest] = known
         return known
 
-    def _seen(self, value: int) -> bool:
-        """Whether generated kernels alone read a part of a tensor, and do so where it lies (`ir.windows`)."""
+    def _all_seen(self) -> frozenset[int]:
+        """The parts of tensors that generated kernels alone read, and read where they lie (`ir.windows`)."""
+        moving = (value for value in self.needed if self.maker[value].kind in MOVING)
+        return frozenset(value for value in moving if value not in self.graph.outputs and not self._by_library(value))
+
+    def _by_library(self, value: int) -> bool:
+        """Whether some reader of a value is a product by a library."""
         heavy = any(is_heavy(self.graph, self.maker[reader]) for reader in self.readers.get(value, ()))
-        by_library = heavy and not self.grain.products
-        return self.maker[value].kind in MOVING and value not in self.graph.outputs and not by_library
+        return heavy and not self.grain.products
 
     def _allowed(self, members: frozenset[int]) -> bool:
         if members & self.fixed:
             return False
-        ops = [self.maker[v] for v in members if self.maker[v].kind not in FREE]
+        ops = [self.maker[v] for v in members - self.seen if self.maker[v].kind not in FREE]
         if len(ops) > 1 and not self.grain.looped and (any(map(self._is_long_join, members)) or self._uneven(members)):
             return False
         if len(ops) > 1 and min(self.grain.row, self.grain.column) < math.inf and self._folds_more(members):
@@ -340,7 +298,7 @@ class _Partition:
     def _folds_more(self, members: frozenset[int]) -> bool:
         """Whether a group has more elements for each result of a fold than stay together: a block that computes one of
         these reads all of them."""
-        every = ((value, _limit(self.graph, self.grain, self.maker[value], value)) for value in members)
+        every = ((value, self.grain.limit(self.maker[value], self.graph.types[value])) for value in members)
         limits = {value: limit for value, limit in every if limit < math.inf}
         held = members.union(*(self._read(value, members) for value in members)) if limits else members
         most = max(self.graph.types[value].elements for value in held)
@@ -397,13 +355,13 @@ class _Partition:
                         self._join(first, second)
 
     def _join_chains(self) -> None:
-        """Join elementwise operators with the only one that reads them, of as many elements, and what is read where it
-        lies with its reader: that always pays, and is not looked at pair by pair."""
-        for value in self.needed:
-            first, (reader, *others) = self.group[value], self.readers.get(value, [value])
-            second = self.group[reader]
-            simple = not others and value not in self.graph.outputs and self._is_elementwise(reader)
-            if first == second or not simple or not (self._seen(value) or self._fits(value, reader)):
+        """Join elementwise operators with those that read them, if all of these are in one group already and have as
+        many elements: that always pays, and is not looked at pair by pair."""
+        for value in reversed(self.needed):
+            first, readers = self.group[value], self.readers.get(value, [value])
+            second, *others = {self.group[reader] for reader in readers}
+            simple = not others and value not in self.graph.outputs and all(map(self._is_elementwise, readers))
+            if first == second or not simple or not all(self._fits(value, reader) for reader in readers):
                 continue
             if self._allowed(self.members[first] | self.members[second]) and not self._apart(first, second):
                 self._join(first, second)
@@ -427,6 +385,8 @@ class _Partition:
         there are any."""
         for a, b in sorted({(min(pair), max(pair)) for pair in pairs}):
             members = self.members[a] | self.members[b]
+            if self.members[a] <= self.seen or self.members[b] <= self.seen:
+                continue
             if self.looked_at < LOOKED_AT and not self.is_over() and self._allowed(members):
                 gain = self._alone(a) + self._alone(b) - self._us(members)
                 if gain > 0:

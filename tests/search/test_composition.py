@@ -225,3 +225,22 @@ def test_three_tensors_one_behind_another_are_one_kernel(dtype: str, extents: tu
     made = library_and_fused(parse(text).graph, H200)
     assert made is not None and launched(made.instance.graph) == 1
     run_and_compare(made.instance.graph)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize(
+    ("line", "kernels"),
+    [
+        ("cumprod(X, axis=1)", 3),
+        ("cumprod(X[0], axis=-2)", 3),
+        ("cummax(X, axis=1)", 3),
+        ("logcumsumexp(X, axis=1)", 3),
+    ],
+)
+def test_what_runs_along_an_axis_is_a_kernel_for_eight_times_as_many_elements(
+    line: str, kernels: int, dtype: str
+) -> None:
+    """A running product was a kernel and a copy for each element: 574 us estimated of rows of 64, now 2.8."""
+    made = library_and_fused(parse(f"X: {dtype}[2, 70, 5]\nreturn {line}").graph, H200)
+    assert made is not None and launched(made.instance.graph) == kernels
+    run_and_compare(made.instance.graph)

@@ -16,7 +16,8 @@ from mirage_nb.errors import SearchError
 from mirage_nb.interp import reference
 from mirage_nb.ir import ArangeAttrs, BlockGraph, DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.lang import parse
-from mirage_nb.search.partition import COMPOSED, FREE, SEARCHED, Grain, partition
+from mirage_nb.search.grain import COMPOSED, SEARCHED, Grain
+from mirage_nb.search.partition import FREE, partition
 from mirage_nb.search.pieces import Piece, is_heavy
 from mirage_nb.targets import TARGETS
 from tests.clock import cpu_limit
