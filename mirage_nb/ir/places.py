@@ -1,4 +1,4 @@
-"""Numbers of places: values whose elements are 0, 1, ... along an axis, which kernels know without reading them.
+"""Numbers of places: values whose elements are 0, 1, ... in their order, which kernels know without reading them.
 
 In: a kernel graph. Out: those values, and those of them that nobody has to store.
 """
@@ -10,12 +10,11 @@ from mirage_nb.ir.ops import OpKind
 
 
 def numbered(graph: KernelGraph) -> frozenset[int]:
-    """The values whose elements are 0, 1, ... along their one long dimension."""
+    """The values whose elements are 0, 1, ... in row-major order."""
     found: set[int] = set()
     for op, values in graph.definitions():
         if op.kind is OpKind.ARANGE or (op.kind is OpKind.RESHAPE and op.inputs[0] in found):
-            if sum(extent > 1 for extent in graph.types[values[0]].shape) <= 1:
-                found.add(values[0])
+            found.add(values[0])
     return frozenset(found)
 
 

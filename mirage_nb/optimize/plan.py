@@ -291,11 +291,12 @@ def plan_block(
 ) -> BlockPlan:
     """Plan one block graph whose chains are as they shall be; the ring gets shallower until it fits. `literals`:
     operands that are one number; `private`: see `plan_chains`; `outputs`: the types of its outputs, if they are not
-    those of the block graph; `places`: operands that number the places of an axis; `seen`: those that are windows.
+    those of the block graph; `places`: operands whose elements are their places; `seen`: those that are windows.
     Raises TargetError."""
     literal_args = frozenset(literals or ())
     if options.specialised and private:
-        given = Given(outputs or block.output_types, literals or {}, options.precision, places)
+        lined = frozenset(p for p in places if sum(extent > 1 for extent in block.args[p].shape) <= 1)
+        given = Given(outputs or block.output_types, literals or {}, options.precision, lined)
         program = _program(block, target, given)
         if program is not None:
             return _plan_program(block, program, options)

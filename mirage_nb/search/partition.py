@@ -356,12 +356,14 @@ class _Partition:
 
     def _join_chains(self) -> None:
         """Join elementwise operators with those that read them, if all of these are in one group already and have as
-        many elements: that always pays, and is not looked at pair by pair."""
+        many elements, and what is read where it lies with its one reader, where kernels may have loops: that always
+        pays, and is not looked at pair by pair."""
         for value in reversed(self.needed):
             first, readers = self.group[value], self.readers.get(value, [value])
             second, *others = {self.group[reader] for reader in readers}
             simple = not others and value not in self.graph.outputs and all(map(self._is_elementwise, readers))
-            if first == second or not simple or not all(self._fits(value, reader) for reader in readers):
+            seen = self.grain.looped and value in self.seen and len(readers) == 1
+            if first == second or not simple or not (seen or all(self._fits(value, r) for r in readers)):
                 continue
             if self._allowed(self.members[first] | self.members[second]) and not self._apart(first, second):
                 self._join(first, second)
@@ -385,7 +387,7 @@ class _Partition:
         there are any."""
         for a, b in sorted({(min(pair), max(pair)) for pair in pairs}):
             members = self.members[a] | self.members[b]
-            if self.members[a] <= self.seen or self.members[b] <= self.seen:
+            if not self.grain.looped and (self.members[a] <= self.seen or self.members[b] <= self.seen):
                 continue
             if self.looked_at < LOOKED_AT and not self.is_over() and self._allowed(members):
                 gain = self._alone(a) + self._alone(b) - self._us(members)
