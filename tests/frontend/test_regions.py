@@ -192,12 +192,14 @@ def test_a_gated_layer_with_scales_is_one_region_and_the_product_behind_it_anoth
 def test_copies_alone_are_no_region() -> None:
     """Positions of three axes, a part of each, as models of pictures have them."""
 
-    def turned(x: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
-        return x * torch.cat([part[n % 3] for n, part in enumerate(cos.split([1, 1, 2] * 2, -1))], -1) + x
+    def parts(cos: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part[n % 3] for n, part in enumerate(cos.split([1, 1, 2] * 2, -1))], -1)
 
-    found = regions_of(turned, torch.ones(2, 6, 8), torch.ones(3, 2, 6, 8))
-    assert [region.operators for region in found.found] == [("mul", "add")]
+    found = regions_of(parts, torch.ones(3, 2, 6, 8))
+    assert not found.found
     assert set(found.left.values()) == {"elements are only copied: there is nothing to fuse"}
+    found = regions_of(lambda x, cos: x * parts(cos) + x, torch.ones(2, 6, 8), torch.ones(3, 2, 6, 8))
+    assert [region.operators for region in found.found] == [("mul", "add")] and not found.left
 
 
 def normed(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
