@@ -2,7 +2,7 @@
 
 A tile program is data: axes with extents, roles (groups of warps), tiles (axes, place, layout, stages), pipelines
 between roles, and statements. The planner makes it (`optimize`), `validate` finds what is wrong with it without
-running it, `run` runs it on NumPy arrays, `price` says what it takes, `text` writes and reads it, and the printer
+running it, `run` runs it on NumPy arrays, `price` says what it takes, `lines` writes it, and the printer
 (`codegen`) says it with the device library and decides nothing.
 
 How roles work together. A pipeline is a ring of stages, each with one slot of every tile that it fills. One role

@@ -15,14 +15,12 @@ from mirage_nb.codegen.staged import comment
 from mirage_nb.ir import BlockGraph
 from mirage_nb.optimize.plan import BlockPlan, Staged
 from mirage_nb.tile import staged
-from mirage_nb.tile.lines import line_of as statement_of
-from mirage_nb.tile.lines import lines_of
+from mirage_nb.tile.lines import line_of, lines_of
 from mirage_nb.tile.order import Phase, lifetime
 from mirage_nb.tile.placement import Step
 from mirage_nb.tile.program import Acquire, Await, Pipeline, Program, Role, flat
 from mirage_nb.tile.shared import Buffer
 from mirage_nb.tile.staged import StagedProgram
-from mirage_nb.tile.text import body_lines, line_of
 from mirage_nb.viz import svg
 from mirage_nb.viz.shapes import SMALL
 from mirage_nb.viz.svg import framed
@@ -75,7 +73,7 @@ def _rows(
                 ops = [step.op] if step.accum is None else [step.op, step.accum]
                 lines = [line for inner in statement.body for line in lines_of(inner)]
             case staged.Loop(body=inside) | staged.Refill(body=inside):
-                yield _head(escape(statement_of(statement)))
+                yield _head(escape(line_of(statement)))
                 yield from _rows(number, program, steps, inside)
                 yield _head("")
                 continue
@@ -83,7 +81,7 @@ def _rows(
                 yield "<tr class='mir-barrier'><td colspan='3'>barrier: all threads wait for each other</td></tr>"
                 continue
             case _:
-                what, lines = "<td></td><td></td>", [statement_of(statement)]
+                what, lines = "<td></td><td></td>", [line_of(statement)]
                 value = getattr(statement, "value", None)
                 ops = [i for i, (_, values) in enumerate(block.definitions()) if value in values]
         places = f" data-ops='{' '.join(f'{number}.{op}' for op in ops)}'" if ops else ""
@@ -169,7 +167,7 @@ def roles_html(program: Program) -> str:
     tiles = escape("\n".join(line_of(tile) for tile in program.tiles))
     lanes = "".join(
         f"<td><b>{escape(_role(role))}</b><pre class='mir-source'>"
-        f"{escape(chr(10).join(body_lines(program.statements(role.name))))}</pre></td>"
+        f"{escape(chr(10).join(line for s in program.statements(role.name) for line in lines_of(s)))}</pre></td>"
         for role in program.roles
     )
     return (

@@ -30,13 +30,14 @@ from mirage_nb.tile.validate import validate
 from tests.codegen.running import WAYS
 from tests.device_cases import Array, Case, Map, Out, compare
 from tests.emulation import launch
+from tests.tile.lines import program_of, text_of
 from tests.tile.mutants import mutants
-from tests.tile.text import parse_program, print_program
 
 H200 = TARGETS["h200"]
 FOLDER = Path(__file__).parent.parent / "tile" / "programs"
 NAMES = ("split_product", "plain_rows", "attention")
 LEAST_CAUGHT = 0.95
+RELEASE, COMBINE = "        Release(pipeline='ring')\n", "        Combine(results=('c0',), counter='s')\n"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Printed(Case):
 
 @cache
 def written(name: str) -> Program:
-    return parse_program((FOLDER / f"{name}.txt").read_text())
+    return program_of((FOLDER / f"{name}.txt").read_text())
 
 
 @cache
@@ -99,7 +100,7 @@ def printed(name: str) -> Case:
 @pytest.mark.parametrize("name", NAMES)
 def test_valid_and_right(name: str) -> None:
     program = written(name)
-    assert parse_program(print_program(program)) == program
+    assert program_of(text_of(program)) == program
     assert validate(program, H200) == ()
     assert right(name, program)
 
@@ -187,24 +188,23 @@ def test_what_is_changed_is_found() -> None:
 
 
 @pytest.mark.parametrize(("said", "changed", "finding"), [
-    ("blocks 2 cluster 2", "blocks 3 cluster 2", "3 blocks in clusters of 2"),
-    ("cluster 2", "cluster 16", "clusters of 16"),
-    ("arrivals 16", "arrivals 8", "16 warps hand stages back"),
-    ("multicast x0 a [68*m,", "multicast x0 a [68*m+40*rank,", "another tile for every block"),
-    ("tile a shared [m, k] [80, 64]", "tile a shared [m, k] [72, 64]", "no part of its rows for each of 2 blocks"),
-    ("store c0 o0 [68*m, 256*rank]", "store c0 o0 [68*m, 256*s]", "s does not run here"),
-    ("    combine [c0] over s\n", "", "stored more than once"),
-    ("combine [c0] over s", "combine [c0] over m", "added several times"),
-    ("combine [c0] over s", "combine [c0] over rank", "no counter of the walk"),
-    ("combine [c0] over s", "combine [c1] over s", "no sum of products"),
-    ("    release ring behind 0\n    combine [c0] over s", "    combine [c0] over s\n    release ring behind 0",
-     "before all is there"),
-    ("loop k 2 more 0", "loop k 2 more rank", "longer for some groups or blocks"),
-    ("walk [s 2, m 2]", "walk [s 2, h 2]", "called as what a kernel calls its own"),
-    ("role plain warps 4 registers 216", "role plain warps 8 registers 80", "begin with 128 registers"),
+    ("blocks=2", "blocks=3", "3 blocks in clusters of 2"),
+    ("cluster=2", "cluster=16", "clusters of 16"),
+    ("arrivals=16", "arrivals=8", "16 warps hand stages back"),
+    ("target='a', at=(68*m,", "target='a', at=(68*m + 40*rank,", "another tile for every block"),
+    ("shape=(80, 64)", "shape=(72, 64)", "no part of its rows for each of 2 blocks"),
+    ("at=(68*m, 256*rank)", "at=(68*m, 256*s)", "s does not run here"),
+    ("        Combine(results=('c0',), counter='s')\n", "", "stored more than once"),
+    ("('c0',), counter='s'", "('c0',), counter='m'", "added several times"),
+    ("('c0',), counter='s'", "('c0',), counter='rank'", "no counter of the walk"),
+    ("results=('c0',)", "results=('c1',)", "no sum of products"),
+    (f"{RELEASE}{COMBINE}", f"{COMBINE}{RELEASE}", "before all is there"),
+    ("Loop(counter='k', count=2)", "Loop(counter='k', count=2, more=rank)", "longer for some groups or blocks"),
+    ("('m', 2)", "('h', 2)", "called as what a kernel calls its own"),
+    ("warps=4, registers=216", "warps=8, registers=80", "begin with 128 registers"),
 ])  # fmt: skip
 def test_findings_by_name(said: str, changed: str, finding: str) -> None:
-    text = print_program(written("plain_rows"))
+    text = text_of(written("plain_rows"))
     assert said in text
-    found = validate(parse_program(text.replace(said, changed)), H200)
+    found = validate(program_of(text.replace(said, changed)), H200)
     assert any(finding in one for one in found), found

@@ -24,7 +24,7 @@ from tests.codegen.running import WAYS, draw, errors, run
 from tests.codegen.test_specialised import FEW, H200
 from tests.mugraphs import Block, one_kernel, tensor
 from tests.tile import hard
-from tests.tile.text import parse_program, print_program
+from tests.tile.lines import program_of, text_of
 
 OFF = {"f32": 2e-7, "tf32": 6e-4, "wgmma_tf32": 6e-4, "mma_tf32": 3.5e-4, "3xtf32": 4e-7, "wgmma_3xtf32": 4e-7,
        "mma_3xtf32": 4e-7}  # fmt: skip
@@ -66,7 +66,7 @@ def test_right_on_the_cpu_edition(name: str) -> None:
     block = plan(graph, FEW, options).kernels[0]
     assert block is not None and block.program is not None
     assert validate(block.program, H200) == ()
-    assert parse_program(print_program(block.program)) == block.program
+    assert program_of(text_of(block.program)) == block.program
     emitted, inputs = emit(graph, FEW, options), draw(graph)
     for number, how in enumerate(WAYS):
         outputs = run(emitted, inputs, checked=number == 0 and name in ("exact, both turned", "warpgroups, one"), **how)
@@ -115,7 +115,7 @@ def ran(graph: KernelGraph, precision: str) -> tuple[Program, list[float]]:
     block = plan(graph, FEW, options).kernels[0]
     assert block is not None and block.program is not None
     assert validate(block.program, H200) == ()
-    assert parse_program(print_program(block.program)) == block.program
+    assert program_of(text_of(block.program)) == block.program
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(t.shape) for t in block.block.args]
     (expected,) = evaluate_block(block.block, arrays)
@@ -168,10 +168,10 @@ def test_overlapping_and_missing_columns_are_found() -> None:
     options = replace(default_options(H200), precision="mma_tf32:64+fma:32")
     block = plan(f32(256, 192, 128, 96), FEW, options).kernels[0]
     assert block is not None and block.program is not None
-    text = print_program(block.program)
-    for said, wrong in (("96*n+64]", "96*n+32]"), ("96*n+64]", "96*n+96]"), ("column 64", "column 32")):
+    text = text_of(block.program)
+    for said, wrong in (("96*n + 64)", "96*n + 32)"), ("96*n + 64)", "96*n + 96)"), ("column=64", "column=32")):
         assert said in text
-        assert validate(parse_program(text.replace(said, wrong)), H200)
+        assert validate(program_of(text.replace(said, wrong)), H200)
 
 
 @pytest.mark.parametrize(("rows", "columns", "precision"), [

@@ -26,7 +26,7 @@ from mirage_nb.tile.staged import Signal, StagedProgram
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.codegen.mugraphs import linear
 from tests.codegen.test_specialised import H200
-from tests.tile.text import parse_program, print_program
+from tests.tile.lines import program_of, text_of
 
 PROGRAM = parse("X: f16[128, 64]\nW: f16[64, 64]\nB: f16[64]\nreturn relu(X @ W + B)", name="linear").graph
 
@@ -34,15 +34,15 @@ NORM = "X: f16[4, 64]\nW: f16[64, 96]\nreturn rms_norm(X) @ W"
 
 
 @pytest.mark.parametrize(("said", "changed"), [
-    ("", ""), ("EwAdd", "EwMul"), ("store v2 o0 [64*m,", "store v2 o0 [32*m,"),
+    ("", ""), ("OpKind.ADD", "OpKind.MUL"), ("target='o0', at=(64*m,", "target='o0', at=(32*m,"),
 ])  # fmt: skip
 def test_a_tile_program_that_is_another_one_is_refuted(said: str, changed: str) -> None:
     """Not that of its muGraph, which is right."""
     graph = linear(128, 64, 64, 64, 64)
     (planned,) = emit(graph, H200, replace(default_options(H200), specialised=True)).programs
-    text = print_program(planned.program)
+    text = text_of(planned.program)
     assert said in text
-    made = replace(planned, program=parse_program(text.replace(said, changed) if said else text))
+    made = replace(planned, program=program_of(text.replace(said, changed) if said else text))
     candidate = Candidate(graph.digest(), graph, "", 1, {}, Verdict(VerdictKind.FIELD), 1.0)
     verdict = verify_final(PROGRAM, candidate, (), (made,), H200)
     assert verdict.accepted == (not said)

@@ -11,10 +11,9 @@ from mirage_nb.codegen.staged import comment
 from mirage_nb.ir import KernelGraph
 from mirage_nb.optimize.plan import Staged
 from mirage_nb.targets import TARGETS, find_target
-from mirage_nb.tile.lines import line_of as statement_of
+from mirage_nb.tile.lines import line_of, lines_of
 from mirage_nb.tile.placement import StepKind
 from mirage_nb.tile.staged import Signal, StagedProgram, Task, flat
-from mirage_nb.tile.text import body_lines, line_of
 from mirage_nb.viz import page
 from mirage_nb.viz.explorer import emission, explorer_html, explorer_page
 from mirage_nb.viz.schedule import memory_svg, schedule_html
@@ -78,7 +77,7 @@ def test_the_schedule_lists_every_statement_and_every_barrier() -> None:
     tasks = [statement for statement in statements if isinstance(statement, Task)]
     assert {task.step for task in tasks} == {step for step in block.staged.steps if step.kind is not StepKind.LOAD}
     for statement in (*tasks, *(s for task in tasks for s in task.body), *flat(planned.program.loader)):
-        line = comment(block.block, statement) if isinstance(statement, Task) else statement_of(statement)
+        line = comment(block.block, statement) if isinstance(statement, Task) else line_of(statement)
         assert escape(line) in html
     assert "Loop(counter=&#x27;iteration&#x27;, count=16)" in html
 
@@ -107,10 +106,10 @@ def test_a_tile_program_is_shown_by_its_roles() -> None:
     assert block is not None and block.program is not None
     html = schedule_html(0, block, block.program)
     for tile in block.program.tiles:
-        assert html.count(line_of(tile)) == 1
+        assert html.count(escape(line_of(tile))) == 1
     for role in block.program.roles:
         assert f"<b>{role.name}: " in html
-        for line in body_lines(block.program.statements(role.name)):
-            assert escape(line) in html
+        for statement in block.program.statements(role.name):
+            assert escape("\n".join(lines_of(statement))) in html
     whole = explorer_html(graph, H200)
     assert "in turns by 4 blocks, 384 threads per block" in whole and "load → s0, s1 → math" in whole
