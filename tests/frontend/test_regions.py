@@ -192,14 +192,16 @@ def test_a_gated_layer_with_scales_is_one_region_and_the_product_behind_it_anoth
 def test_copies_alone_are_no_region() -> None:
     """Positions of three axes, a part of each, as models of pictures have them."""
 
-    def parts(cos: torch.Tensor) -> torch.Tensor:
-        return torch.cat([part[n % 3] for n, part in enumerate(cos.split([1, 1, 2] * 2, -1))], -1)
+    def turned(x: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
+        return x * torch.cat([part[n % 3] for n, part in enumerate(cos.split([1, 1, 2] * 2, -1))], -1) + x
 
-    found = regions_of(parts, torch.ones(3, 2, 6, 8))
-    assert not found.found
-    assert set(found.left.values()) == {"elements are only copied: there is nothing to fuse"}
-    found = regions_of(lambda x, cos: x * parts(cos) + x, torch.ones(2, 6, 8), torch.ones(3, 2, 6, 8))
-    assert [region.operators for region in found.found] == [("mul", "add")] and not found.left
+    def uneven(x: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
+        one, other = (torch.cat([cos[0, ..., :n], cos[1, ..., n:]], -1) for n in (3, 5))
+        return x * one + other
+
+    for model, left in ((turned, set[str]()), (uneven, {"elements are only copied: there is nothing to fuse"})):
+        found = regions_of(model, torch.ones(2, 6, 8), torch.ones(3, 2, 6, 8))
+        assert [region.operators for region in found.found] == [("mul", "add")] and {*found.left.values()} == left
 
 
 def normed(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
