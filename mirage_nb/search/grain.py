@@ -20,7 +20,7 @@ class Grain:
     """How large pieces may become.
 
     Attributes:
-        operators: most operators of a piece of several, views and constants apart.
+        operators: most operators of a piece of several, views and what depends on no input apart.
         products: most products among them.
         looped: whether their kernels may have loops; else a block holds what it computes as a whole.
         row, column: most elements that are folded along the innermost dimension, or another, if something is joined

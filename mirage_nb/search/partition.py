@@ -114,6 +114,7 @@ class _Partition:
         self.program = Whole.of(graph)
         self.maker = self.program.maker
         self.uses = graph.uses()
+        self.constant = self._constant()
         self.again = self._made_again(inside) | (self._shared(library) if not grain.looped else set())
         self.needed = sorted(self._needed())
         self.stored = {value for value in self.needed if value not in self.again}
@@ -142,12 +143,14 @@ class _Partition:
         """Values that every piece makes for itself: views, parts of tensors where pieces are searched, and what depends
         on no input and is inside, or, where operators stay as they stand, read by none of a library."""
         views = VIEWS | {OpKind.SLICE} if self.grain.looped else VIEWS
+        again = (v for v in self.constant if v in inside or self._is_numbers(v))
+        return {*again, *(value for value, op in self.maker.items() if op.kind in views)}
+
+    def _constant(self) -> set[int]:
+        """Values that depend on no input: numbers of places, masks made of them."""
         found: set[int] = set()
-        constant: set[int] = set()
         for value, op in self.maker.items():
-            if constant.issuperset(op.inputs):
-                constant.add(value)
-            if op.kind in views or (value in constant and (value in inside or self._is_numbers(value))):
+            if found.issuperset(op.inputs):
                 found.add(value)
         return found
 
@@ -276,7 +279,8 @@ class _Partition:
             return False
         if self._crosses(members):
             return False
-        return len(ops) <= self.grain.operators and sum(is_heavy(self.graph, op) for op in ops) <= self.grain.products
+        computed = sum(v not in self.constant and self.maker[v].kind not in FREE for v in members)
+        return computed <= self.grain.operators and sum(is_heavy(self.graph, op) for op in ops) <= self.grain.products
 
     def _uneven(self, members: frozenset[int]) -> bool:
         """Whether different tensors are folded to different numbers of results: threads hold rows of one tile."""

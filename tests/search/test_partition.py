@@ -16,6 +16,7 @@ from mirage_nb.errors import SearchError
 from mirage_nb.interp import reference
 from mirage_nb.ir import ArangeAttrs, BlockGraph, DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.lang import parse
+from mirage_nb.search.coalesced import coalesced
 from mirage_nb.search.grain import COMPOSED, SEARCHED, Grain
 from mirage_nb.search.partition import FREE, partition
 from mirage_nb.search.pieces import Piece, is_heavy
@@ -130,6 +131,20 @@ def test_what_pays_depends_on_the_rows() -> None:
 
 def test_attention_stays_whole() -> None:
     assert len(partition(qknorm(), H200)) == 1
+
+
+def test_masks_of_places_make_no_piece_too_large() -> None:
+    """Rotated keys are one piece; rotated queries, masked attention and the residual are the other."""
+    text = """T = 64
+X: f16[4, T, 64]
+Q: f16[4, T, 64]
+K: f16[4, T, 64]
+V: f16[4, T, 64]
+C: f16[T, 64]
+S: f16[T, 64]
+P = softmax(where(arange(T)[:, None] >= arange(T), rope(Q, C, S) @ rope(K, C, S).T / 8, -inf))
+return X + P @ V"""
+    assert sum(piece.computes for piece in partition(coalesced(parse(text).graph), H200)) == 2
 
 
 @examples(30)
