@@ -14,8 +14,13 @@ LONG = (  # tens of seconds at standard effort
     "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V"
 )
 
+FOREVER = 600
+"""Seconds that something takes which a test does not wait for."""
+SOON = 300
+"""What ends within so many does end: others may have nearly all of the machine meanwhile."""
 
-def until(condition: Callable[[], object], seconds: float = 60.0) -> bool:
+
+def until(condition: Callable[[], object], seconds: float = SOON) -> bool:
     """Whether the condition came true in time."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:

@@ -51,7 +51,7 @@ from mirage_nb.search.session.session import SearchSession
 from mirage_nb.verify.reals.float_gate import FloatReport
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
-from tests.sessions import LONG, threads, until
+from tests.sessions import FOREVER, LONG, SOON, threads, until
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = "X: f16[4, 64]\nW: f16[64, 96]\nY = rms_norm(X) @ W\nreturn Y"
@@ -253,12 +253,12 @@ def test_a_stopped_session_still_runs_its_best_candidate() -> None:
 def test_stop_while_a_kernel_is_compiled_or_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     # The text of the kernel never reaches the compiler: the worker sleeps instead.
     monkeypatch.setattr(passes, "compile_cubin", time.sleep)
-    monkeypatch.setattr(passes, "emit", lambda *graph: SimpleNamespace(source=60))
-    monkeypatch.setattr(passes.Passes, "_executed", lambda self, c, e, call, u: call(time.sleep, e.source, seconds=99))
+    monkeypatch.setattr(passes, "emit", lambda *graph: SimpleNamespace(source=FOREVER))
+    monkeypatch.setattr(passes.Passes, "_executed", lambda self, c, e, call, u: call(time.sleep, e.source, seconds=999))
     session = superoptimize(SMALL, effort="quick")
     assert until(lambda: session.search._extra is not None and session.search._extra.processes)  # type: ignore[attr-defined]
     session.stop()
-    assert session.wait(30)  # the worker would sleep for a minute
+    assert session.wait(SOON)
     snapshot = session.snapshot()
     assert snapshot.state is State.STOPPED and snapshot.candidates and session.stage == ""
 

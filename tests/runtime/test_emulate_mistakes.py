@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -255,10 +254,8 @@ def test_shared_memory_starts_as_nan_in_every_block() -> None:
 
 
 def test_an_endless_kernel_ends_with_its_time() -> None:
-    start = time.monotonic()
     with pytest.raises(LaunchError, match=r"timeout: still running after 0\.25 s, in block \(0,0,0\)"):
         run("(float* y) {\n volatile int i = 0;\n while (i == 0) y[0] += 1;\n}", [floats()], timeout=0.25)
-    assert time.monotonic() - start < 10
 
 
 def test_a_failed_launch_leaves_the_arrays_alone() -> None:
