@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mirage_nb import superoptimize
-from mirage_nb.codegen import Launch, MapArg, Options, emit, variants
+from mirage_nb.codegen import Emitted, Launch, MapArg, Options, emit, variants
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import (
     DType,
@@ -200,7 +202,7 @@ def test_the_copy_engine_brings_halves_of_a_weight(rows: int, depth: int, progra
     program = f"X: f16[{rows}, {depth}]\nW: f16[{depth}, 512]\nY = X @ W\nreturn silu(Y[:, :256]) * Y[:, 256:]"
     session = superoptimize(program, effort="quick", target="h200")
     session.wait()
-    graph, brought = session.best.graph, set[bool]()
+    graph, kinds = session.best.graph, defaultdict[bool, list[Emitted]](list)
     inputs = draw(session.program.graph)
     for options in variants(graph, H200):
         emitted = emit(graph, H200, options)
@@ -209,6 +211,8 @@ def test_the_copy_engine_brings_halves_of_a_weight(rows: int, depth: int, progra
         parts = [a for a in launch.args if isinstance(a, MapArg) and a.value == 1]
         if parts:
             assert sorted((a.first, a.pitch, a.columns) for a in parts) == [(0, 512, 256), (256, 512, 256)]
-            brought.add(isinstance(emitted.programs[0].program, Program))
+            kinds[isinstance(emitted.programs[0].program, Program)].append(emitted)
+    for kind in kinds.values():
+        for emitted in kind[:: max(1, len(kind) - 1)]:  # the first and the last
             assert max(errors(session.program.graph, emitted, inputs, run(emitted, inputs))) < 1e-2
-    assert brought == programs
+    assert kinds.keys() == programs
