@@ -19,11 +19,10 @@ from numpy.typing import DTypeLike, NDArray
 from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
-from mirage_nb.interp.run import run_block, run_outputs
+from mirage_nb.interp.run import run_outputs
 from mirage_nb.ir import (
     AccumKind,
     ApplyAttrs,
-    BlockGraph,
     ClampAttrs,
     KernelGraph,
     OpKind,
@@ -31,7 +30,7 @@ from mirage_nb.ir import (
     WhereAttrs,
     formula,
 )
-from mirage_nb.ir.ops import Attrs, Shape, show_shape
+from mirage_nb.ir.ops import Attrs, show_shape
 
 Inputs = Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]]
 Rule = Callable[[Sequence[Array], Attrs | None, int], Array]
@@ -55,36 +54,23 @@ def evaluate(graph: KernelGraph, inputs: Inputs, dtype: DTypeLike = np.float64) 
     return tuple(np.array(np.broadcast_to(x, shape)) for x, shape in zip(values, shapes, strict=True))
 
 
-def evaluate_block(graph: BlockGraph, args: Sequence[Array], dtype: DTypeLike = np.float64) -> tuple[Array, ...]:
-    """The outputs of one graph-defined kernel on its operands. Raises as `evaluate`."""
-    wanted = [(f"operand {i}", t.shape) for i, t in enumerate(graph.args)]
-    with np.errstate(all="ignore"):
-        held = [np.asarray(a, dtype=dtype) for a in checked(wanted, args)]
-        return run_block(graph, held, FloatAlgebra(np.dtype(dtype)))
-
-
 def ordered(graph: KernelGraph, inputs: Inputs) -> list[Array]:
     """The inputs in graph order, their shapes checked. Raises ShapeError."""
     wanted = [(i.name, i.type.shape) for i in graph.inputs]
-    if not isinstance(inputs, Mapping):
-        return checked(wanted, inputs)
-    names = [name for name, _ in wanted]
-    missing = [name for name in names if name not in inputs]
-    unknown = [name for name in inputs if name not in names]
-    if missing or unknown:
-        what = f"no array for input {missing[0]}" if missing else f"the graph has no input {unknown[0]}"
-        raise ShapeError(what, hint=f"the inputs are {', '.join(names)}")
-    return checked(wanted, [inputs[name] for name in names])
-
-
-def checked(wanted: Sequence[tuple[str, Shape]], found: Sequence[Array]) -> list[Array]:
-    """The arrays, when they are as many and of the shapes that are wanted. Raises ShapeError."""
-    if len(found) != len(wanted):
-        raise ShapeError(f"{len(found)} arrays for {len(wanted)} inputs")
-    for (name, shape), array in zip(wanted, found, strict=True):
+    if isinstance(inputs, Mapping):
+        names = [name for name, _ in wanted]
+        missing = [name for name in names if name not in inputs]
+        unknown = [name for name in inputs if name not in names]
+        if missing or unknown:
+            what = f"no array for input {missing[0]}" if missing else f"the graph has no input {unknown[0]}"
+            raise ShapeError(what, hint=f"the inputs are {', '.join(names)}")
+        inputs = [inputs[name] for name in names]
+    if len(inputs) != len(wanted):
+        raise ShapeError(f"{len(inputs)} arrays for {len(wanted)} inputs")
+    for (name, shape), array in zip(wanted, inputs, strict=True):
         if np.shape(array) != shape:
             raise ShapeError(f"{name} has shape {show_shape(np.shape(array))}, not {show_shape(shape)}")
-    return list(found)
+    return list(inputs)
 
 
 @dataclass(frozen=True, slots=True)

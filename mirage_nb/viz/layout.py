@@ -65,7 +65,7 @@ class _Link:
     weight: float
 
 
-def longest_path(count: int, edges: Iterable[tuple[int, int]], at_least: Sequence[int]) -> list[int]:
+def longest_path(edges: Iterable[tuple[int, int]], at_least: Sequence[int]) -> list[int]:
     """The smallest layers, not below `at_least`, in which every edge leads downwards.
 
     Edges go from smaller to larger node numbers.

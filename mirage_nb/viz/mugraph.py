@@ -136,7 +136,7 @@ class _Scene:
                 drawn, operands = _block(op.body, names, (index,), tensors)
                 scene.defined(op, results, tagged(drawn, "op", place_of((), index)), operands)
             else:
-                drawn = operator(_caption(op, graph, names, (), folded), tensors)
+                drawn = operator(_caption(op, names, (), folded), tensors)
                 scene.plain(op, results, tagged(drawn, "op", place_of((), index)), folded)
         return scene
 
@@ -180,7 +180,7 @@ class _Scene:
     def layered(self) -> list[int]:
         """Layers: iterators on top, the loop body, all accumulators in one layer, then the rest."""
         pairs = [(e.source, e.target) for e in self.edges]
-        layers = layout.longest_path(len(self.shapes), pairs, self.least)
+        layers = layout.longest_path(pairs, self.least)
         body = set(self.loop)
         if body:
             last = max(layers[node] for node in body)
@@ -188,7 +188,7 @@ class _Scene:
             least = [
                 last + 1 if node not in body else last if node in ends else layer for node, layer in enumerate(layers)
             ]
-            layers = layout.longest_path(len(self.shapes), pairs, least)
+            layers = layout.longest_path(pairs, least)
         if self.exits:
             bottom = max(layers)
             for node in self.exits:
@@ -260,12 +260,12 @@ def _block(body: BlockGraph, names: _Named, path: Path, tensors: Sequence[Shape]
             node = scene.plain(op, results, tagged(operator("InIter", labels, chips), "op", place), folded)
             scene.entries.append((op.attrs.arg, node))
         elif isinstance(op.attrs, OutSaverAttrs):
-            chips = list(_assembly(op.attrs, body, names.of(path, op.inputs[0])))
+            chips = list(_assembly(op.attrs, names.of(path, op.inputs[0])))
             shape = operator("OutSaver", [], chips, next(saved).width)
             node = scene.plain(op, results, tagged(shape, "op", place), folded)
             scene.exits.append(node)
         else:
-            shape = operator(_caption(op, body, names, path, folded), labels)
+            shape = operator(_caption(op, names, path, folded), labels)
             node = scene.plain(op, results, tagged(shape, "op", place), folded)
         if body.has_loop and (stages[index] == 0 or op.kind is OpKind.ACCUM):
             scene.loop.append(node)
@@ -289,7 +289,7 @@ def _thread(body: ThreadGraph, names: _Named, path: Path, tensors: Sequence[Shap
         if results and results[0] in folded:
             continue
         labels = [names.tensor(path, v, body.types[v]) for v in results]
-        shape = operator(_caption(op, body, names, path, folded), labels)
+        shape = operator(_caption(op, names, path, folded), labels)
         scene.plain(op, results, tagged(shape, "op", place_of(path, index)), folded)
     for value, tensor in zip(body.outputs, tensors, strict=True):
         node = scene.add(Shape(tensor.width, 0.0, ()))
@@ -308,7 +308,7 @@ def _partition(attrs: InIterAttrs, body: BlockGraph, axes: Sequence[str]) -> Ite
         yield Chip(f"{LOOP_DIM}→{_axis(axes, attrs.fmap)}", "iteration")
 
 
-def _assembly(attrs: OutSaverAttrs, body: BlockGraph, axes: Sequence[str]) -> Iterator[Chip]:
+def _assembly(attrs: OutSaverAttrs, axes: Sequence[str]) -> Iterator[Chip]:
     """omap as chips."""
     yield Chip("omap")
     for dim, target in zip(GRID_DIMS, attrs.omap, strict=False):
@@ -336,9 +336,7 @@ def _folded(graph: KernelGraph | BlockGraph | ThreadGraph) -> dict[int, str]:
     }
 
 
-def _caption(
-    op: Op, graph: KernelGraph | BlockGraph | ThreadGraph, names: _Named, path: Path, folded: dict[int, str]
-) -> str:
+def _caption(op: Op, names: _Named, path: Path, folded: dict[int, str]) -> str:
     """The operator's name with its attributes and constant operands."""
     name = op.kind.value
     if any(value in folded for value in op.inputs):

@@ -36,7 +36,7 @@ def prefix_svg(prefix: Prefix, sample: Iterable[Prefix]) -> str:
     number = {identity: index for index, identity in enumerate(order)}
     shapes = [_node(known.get(i) if i != prefix.identity else prefix, i == prefix.identity) for i in order]
     pairs = [(number[p], number[i]) for i in order for p in found[i] if p in number]
-    layers = layout.longest_path(len(shapes), pairs, [0] * len(shapes))
+    layers = layout.longest_path(pairs, [0] * len(shapes))
     edges = [
         layout.Edge(s, t, shapes[s].width / 2, shapes[t].width / 2 + 6.0 * _side(k, pairs))
         for k, (s, t) in enumerate(pairs)

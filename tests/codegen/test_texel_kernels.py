@@ -9,7 +9,8 @@ import pytest
 
 from mirage_nb.codegen import emit
 from mirage_nb.errors import EmitError
-from mirage_nb.interp.reference import FloatAlgebra, evaluate_block
+from mirage_nb.interp.reference import FloatAlgebra
+from mirage_nb.interp.run import run_block
 from mirage_nb.ir import DType, KernelGraph, OpKind
 from mirage_nb.optimize import default_options, plan
 from mirage_nb.runtime.execution.compile import compile_cubin
@@ -86,7 +87,7 @@ def test_two_kinds_side_by_side(precision: str) -> None:
     assert validate(program, H200) == ()
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(t.shape) for t in block.block.args]
-    (expected,) = evaluate_block(block.block, arrays)
+    (expected,) = run_block(block.block, arrays, FloatAlgebra(np.dtype(float)))
     found = run_program(program, {f"x{i}": a for i, a in enumerate(arrays)}, FloatAlgebra(np.dtype(float)))["o0"]
     np.testing.assert_allclose(found, expected, atol=1e-9)
     emitted, inputs = emit(graph, FEW, options), draw(graph)
@@ -118,7 +119,7 @@ def ran(graph: KernelGraph, precision: str) -> tuple[Program, list[float]]:
     assert program_of(text_of(block.program)) == block.program
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(t.shape) for t in block.block.args]
-    (expected,) = evaluate_block(block.block, arrays)
+    (expected,) = run_block(block.block, arrays, FloatAlgebra(np.dtype(float)))
     found = run_program(block.program, {f"x{i}": a for i, a in enumerate(arrays)}, FloatAlgebra(np.dtype(float)))["o0"]
     np.testing.assert_allclose(found, expected, atol=1e-9)
     emitted, inputs = emit(graph, FEW, options), draw(graph)

@@ -190,16 +190,6 @@ def test_every_operator_keeps_the_precision(graph: object) -> None:
     assert all(out.dtype == np.float32 for out in reference.evaluate(graph, arrays_for(graph, 8), np.float32))
 
 
-def test_block_graphs_run_alone() -> None:
-    case = rmsnorm()
-    inputs = arrays_for(case.program, 6)
-    body = case.candidate.ops[0].body
-    want = reference.evaluate(case.program, inputs)[0]
-    np.testing.assert_allclose(reference.evaluate_block(body, list(inputs.values()))[0], want)
-    with pytest.raises(ShapeError, match="operand 1"):
-        reference.evaluate_block(body, [inputs["X"], inputs["X"]])
-
-
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [

@@ -15,7 +15,7 @@ from mirage_nb.viz.layout import NODE_GAP, Edge, Layout, Node, _separate, longes
 def graphs(draw: st.DrawFn) -> tuple[list[Node], list[Edge]]:
     count = draw(st.integers(1, 12))
     pairs = [(s, t) for t in range(1, count) for s in draw(st.sets(st.integers(0, t - 1), max_size=3))]
-    layers = longest_path(count, pairs, [0] * count)
+    layers = longest_path(pairs, [0] * count)
     size, share = st.floats(10, 200), st.floats(0, 1)
     nodes = [Node(draw(size), draw(size), layer) for layer in layers]
     edges = [Edge(s, t, nodes[s].width * draw(share), nodes[t].width * draw(share)) for s, t in pairs]
