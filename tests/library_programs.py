@@ -74,6 +74,8 @@ WHOLE: Mapping[str, Sample] = {
     "softmax by hand": Sample(
         "X: f32[8,100]\nreturn exp(X) / sum(exp(X), axis=-1, keepdims=True)", "softmax", ("torch",)
     ),
+    "rows of a table": Sample("W: f16[9000,8]\nI: int[5]\nreturn W[I]", "embedding", ("torch",), {"rows": 9000}),
+    "rows of a table in f32": Sample("I: int[5]\nW: f32[9001,8]\nreturn take(W, I)", "embedding", ("torch",)),
     "cumsum": Sample("X: f32[8,1000]\nreturn cumsum(X, axis=1)", "running_sum", ("torch",), {"dim": 1}),
     "cumsum of columns": Sample("X: bf16[3,64,40]\nreturn cumsum(X, axis=1)", "running_sum", ("torch",), {"dim": 1}),
     "log_softmax": Sample("X: bf16[8,1000]\nreturn log_softmax(X)", "log_softmax", ("torch",), {"dim": 1}),

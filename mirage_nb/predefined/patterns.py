@@ -21,7 +21,7 @@ from mirage_nb.predefined.masks import Band, Triangle, band, triangle
 from mirage_nb.predefined.reading import Reading
 
 FLOATS = HALVES | {DType.F32}
-LOG = "log(x)"
+LOG, EQUAL = "log(x)", "step(x) * step(-x)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,25 @@ def _alike(r: Reading, x: int, value: int) -> bool:
     """Whether two values have one shape and one element type, which libraries take."""
     mine, other = r.graph.types[x], r.graph.types[value]
     return (mine.shape, mine.dtype) == (other.shape, other.dtype) and mine.dtype in FLOATS | {DType.F64}
+
+
+def embedding(r: Reading, value: int) -> Found | None:
+    """The rows of a table that an index names, zeros where it names none: a product with ones where the number of a row
+    is that of the index."""
+    product = r.op(value, OpKind.MATMUL)
+    ones = r.reshaped(product.inputs[0]) if product is not None else value
+    if product is None or len(r.shape(table := product.inputs[1])) != 2:
+        return None
+    if (cast := r.op(ones, OpKind.CAST)) is not None:
+        ones = r.reshaped(cast.inputs[0])
+    away = r.formula(ones, EQUAL)
+    apart = r.op(away, OpKind.SUB) if away is not None else None
+    for places, index in (apart.inputs, apart.inputs[::-1]) if apart is not None else ():
+        counted, rows = r.op(r.reshaped(places), OpKind.ARANGE), r.shape(table)[0]
+        lined = r.shape(places)[-1:] == (rows,) and r.graph.types[places].elements == rows
+        if counted is not None and lined and r.shape(index)[-1:] == (1,):
+            return Found((r.reshaped(index), table), {"rows": rows})
+    return None
 
 
 def norm(r: Reading, value: int) -> Found | None:

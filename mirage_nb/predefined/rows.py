@@ -32,6 +32,8 @@ MOST_HEADS = 65_535
 """Grid dims of a kernel are no larger."""
 QUERIES = 64
 """Of one block, where keys are not shared out between blocks."""
+MANY_ROWS = 8192
+"""Of a table in f16 or bf16, to take some of them rather than to multiply."""
 MOST_SCORES = 2**28
 """Bytes of scores that are worth writing."""
 FASTEST = TARGETS[DEFAULT_TARGET]
@@ -154,6 +156,18 @@ def _match(reading: Reading, name: str, value: int) -> Match | None:
     return replace(match, launches=tuple(ranked))
 
 
+def _many_rows(r: Reading, found: Found, value: int) -> bool:
+    """Of fewer rows a product with ones is as fast; numbers of more are no whole numbers of f32."""
+    index, table = (r.graph.types[v] for v in found.inputs)
+    least = MANY_ROWS if table.dtype in HALVES else MANY_ROWS // 8
+    return least <= found.attrs["rows"] <= 2**24 and index.dtype is DType.F32
+
+
+def _taken(graph: KernelGraph, match: Match) -> float:
+    """The rows that are taken, instead of all."""
+    return float(graph.types[match.output].nbytes - graph.types[match.inputs[1]].nbytes)
+
+
 def _always(r: Reading, found: Found, value: int) -> bool:
     return True
 
@@ -264,6 +278,7 @@ ROWS: Mapping[str, Row] = {
         },
         _pairs, at_any_size=False,
     ),
+    "embedding": Row(patterns.embedding, {"torch": Way(_many_rows, kernels=5, between=_taken)}, _none),
     "group_norm": Row(patterns.group_norm, {"torch": Way(_always, passes=10.0, kernels=3)}, _none, at_any_size=False),
     "softmax": Row(patterns.softmax, {"torch": Way(_always, passes=2.4)}, _none),
     "log_softmax": Row(patterns.log_softmax, {"torch": Way(_always, passes=2.4)}, _none),
