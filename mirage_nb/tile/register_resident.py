@@ -129,7 +129,7 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
         for place, (own, most) in enumerate(zip(shapes[value], tile, strict=True), -len(tile)):
             able = able & (np.equal(own, most) if place not in axes else True)
     for node in reductions:
-        able = able & np.greater(shapes[node.reads[0]][node.along], 1)
+        able = able & np.greater(extents(node.reads[0])[node.along], 1)
     loads = [node.makes[0] for node in sketch.nodes if node.kind is OpKind.IN_ITER and not node.literal]
     sizes = [sketch.values[value].dtype.size for value in loads]
     # Running sums of what nobody else reads take its registers.

@@ -310,6 +310,17 @@ def test_the_result_of_a_line_may_have_more_dimensions(shape: tuple[int, ...]) -
     check(graph, Options(warps=1), scale=0.1)
 
 
+@pytest.mark.parametrize(("shape", "to", "dim"), [
+    ((64,), (64, 1), 0), ((64, 8), (8, 8, 8), 0), ((64, 8), (64, 8, 1), 1), ((8, 64), (8, 8, 8), 2),
+])  # fmt: skip
+def test_what_is_reshaped_is_reduced_at_once(shape: tuple[int, ...], to: tuple[int, ...], dim: int) -> None:
+    """With nothing between the two, the planner ended with an error."""
+    b = Block((tensor(shape),), (1,))
+    x = b.op(OpKind.RESHAPE, b.read(0, (None,)), attrs=ReshapeAttrs(to))
+    b.save(b.op(OpKind.SUB, x, b.op(OpKind.SUM, x, attrs=DimAttrs(dim))), (None,))
+    check(one_kernel("X", b), Options(warps=4))
+
+
 def test_reductions_along_two_axes_are_not_held() -> None:
     b = Block((tensor((8, 64)),), (1,))
     b.save(b.sum(b.sum(b.read(0, (None,)), 1), 0), (None,))
