@@ -479,3 +479,15 @@ def test_modes_say_how_much_is_searched() -> None:
     assert Options.of("max-autotune").seconds == 60 > (Options.of().seconds or 60)
     assert Options.of("max-autotune", {"effort": "exhaustive"}).effort == "exhaustive"
     assert Options.of("max-autotune", {"seconds": 5}).seconds == 5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("norm_first", "masked"), [(False, ()), (True, (None, torch.arange(6) > torch.tensor([[3], [6]])))]
+)
+def test_layers_that_pytorch_has_one_operator_for_are_spelled_out(norm_first: bool, masked: Any) -> None:
+    backend, x = Backend(), torch.randn(2, 6, 32)
+    model = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=norm_first).eval()
+    close(torch.compile(model, backend=backend)(x, *masked), model(x, *masked))
+    entries = backend.reports.all().entries
+    assert len(entries) > 2 and all(entry.taken for entry in entries), str(backend.reports.all())

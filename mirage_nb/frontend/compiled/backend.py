@@ -19,6 +19,7 @@ from mirage_nb.frontend.compiled.kernels import Kernels, Searched, target_of
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import find_regions
 from mirage_nb.frontend.compiled.report import Entry, GraphReport, ModelReport, Reports
+from mirage_nb.frontend.compiled.spelled import spell_out
 
 KERNELS = Kernels(Searched())
 REPORTS = Reports()
@@ -47,6 +48,7 @@ def compile_with(
 
 def compile_inside(inner: Any, model: Any, example_inputs: Sequence[Any], patches: Mapping[str, Any]) -> Any:
     """PyTorch's compiler with another inner compiler, of which it looks at no more than that results are boxed."""
+    spell_out(model)
     with torch._functorch.config.patch(enable_autograd_cache=False):
         return compile_fx(model, example_inputs, inner_compile=inner, config_patches=dict(patches) or None)
 

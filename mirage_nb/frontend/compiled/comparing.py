@@ -76,7 +76,8 @@ def _function(region: Region, nudged: bool) -> GraphModule:
 
 
 def _is_cast(node: Any) -> bool:
-    return str(node.target) in CASTS
+    """Whether a node rounds; truth values do not."""
+    return str(node.target) in CASTS and bool(node.meta["val"].is_floating_point())
 
 
 def _coarsest(region: Region) -> Iterator[torch.dtype]:

@@ -1,0 +1,55 @@
+"""Whole layers that PyTorch computes as one operator, spelled out: regions may begin and end inside of them.
+
+In: what Dynamo traced. Out: the same in place. Invariant: every value is what it was, up to rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+PLACES = 1
+"""The type of a mask that says which places of a batch nobody looks at; others are broadcast as they are."""
+
+
+def spell_out(gm: torch.fx.GraphModule) -> None:
+    """Do it wherever it can be done."""
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and node.target is torch._transformer_encoder_layer_fwd:
+            node.target = encoder_layer
+    gm.recompile()
+
+
+def encoder_layer(
+    x: Any, width: int, heads: int, qkv: Any, qkv_bias: Any, out: Any, out_bias: Any, gelu: bool, norm_first: bool,
+    eps: float, gain: Any, bias: Any, gain2: Any, bias2: Any, up: Any, up_bias: Any, down: Any, down_bias: Any,
+    mask: Any = None, mask_type: int | None = None,
+) -> Any:  # fmt: skip
+    """A layer of a transformer's encoder in evaluation, as `torch._transformer_encoder_layer_fwd` has it."""
+    if x.is_nested:
+        given = (x, width, heads, qkv, qkv_bias, out, out_bias, gelu, norm_first, eps, gain, bias, gain2, bias2)
+        return torch._transformer_encoder_layer_fwd(*given, up, up_bias, down, down_bias, mask, mask_type)
+
+    def attended(y: Any) -> Any:
+        q, k, v = F.linear(y, qkv, qkv_bias).unflatten(-1, (3, heads, width // heads)).permute(2, 0, 3, 1, 4)
+        if mask is None:
+            made = F.scaled_dot_product_attention(q, k, v)
+        else:
+            hidden = mask.bool()
+            hidden = hidden[:, None, None] if mask_type == PLACES else hidden
+            made = (q @ k.mT * (width // heads) ** -0.5).masked_fill(hidden, -torch.inf).softmax(-1) @ v
+        return F.linear(made.transpose(1, 2).flatten(2), out, out_bias)
+
+    def fed(y: Any) -> Any:
+        return F.linear((F.gelu if gelu else F.relu)(F.linear(y, up, up_bias)), down, down_bias)
+
+    def normed(y: Any, gain: Any, bias: Any) -> Any:
+        return F.layer_norm(y, (width,), gain, bias, eps)
+
+    if norm_first:
+        x = x + attended(normed(x, gain, bias))
+        return x + fed(normed(x, gain2, bias2))
+    x = normed(x + attended(x), gain, bias)
+    return normed(x + fed(x), gain2, bias2)
