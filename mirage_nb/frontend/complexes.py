@@ -32,10 +32,10 @@ def lift_complex(graph: Any) -> None:
     for node in list(graph.nodes):
         with graph.inserting_before(node):
             if str(node.target) == "aten.view_as_real.default" and node.args[0] in known:
-                node.replace_all_uses_with(_call(graph, ATEN.stack.default, [*known[node.args[0]]], -1))
+                node.replace_all_uses_with(call(graph, ATEN.stack.default, [*known[node.args[0]]], -1))
             elif _is_apart(node):
                 real, imaginary = _computed(graph, node, known)
-                known[node] = real, imaginary if imaginary is not None else _call(graph, ATEN.zeros_like.default, real)
+                known[node] = real, imaginary if imaginary is not None else call(graph, ATEN.zeros_like.default, real)
     graph.eliminate_dead_code()
 
 
@@ -50,31 +50,31 @@ def _computed(graph: Any, node: Any, known: dict[Any, Pair]) -> Pair:
     """Both parts of a node from those of what it is computed of, in front of where nodes are inserted now."""
     name = str(node.target)
     if name == "aten.view_as_complex.default":
-        return _call(graph, ATEN.select.int, node.args[0], -1, 0), _call(graph, ATEN.select.int, node.args[0], -1, 1)
+        return call(graph, ATEN.select.int, node.args[0], -1, 0), call(graph, ATEN.select.int, node.args[0], -1, 1)
     if name == "aten.polar.default":
         radius, angle = node.args
-        cos, sin = _call(graph, ATEN.cos.default, angle), _call(graph, ATEN.sin.default, angle)
-        return _call(graph, ATEN.mul.Tensor, radius, cos), _call(graph, ATEN.mul.Tensor, radius, sin)
+        cos, sin = call(graph, ATEN.cos.default, angle), call(graph, ATEN.sin.default, angle)
+        return call(graph, ATEN.mul.Tensor, radius, cos), call(graph, ATEN.mul.Tensor, radius, sin)
     if name == "aten.complex.default":
         wide = [*node.meta["val"].shape]
-        made, second = (_call(graph, ATEN.expand.default, part, wide) for part in node.args)
+        made, second = (call(graph, ATEN.expand.default, part, wide) for part in node.args)
         return made, second
     real, imaginary = _parts(graph, node.args[0], known)  # of a real number times a complex one the second is None
     if name in CONJUGATES:
-        return real, _call(graph, ATEN.neg.default, imaginary)
+        return real, call(graph, ATEN.neg.default, imaginary)
     if name == "aten.exp.default":
-        radius = _call(graph, ATEN.exp.default, real)
-        turns = (_call(graph, one, imaginary) for one in (ATEN.cos.default, ATEN.sin.default))
-        cos, sin = (_call(graph, ATEN.mul.Tensor, radius, turn) for turn in turns)
+        radius = call(graph, ATEN.exp.default, real)
+        turns = (call(graph, one, imaginary) for one in (ATEN.cos.default, ATEN.sin.default))
+        cos, sin = (call(graph, ATEN.mul.Tensor, radius, turn) for turn in turns)
         return cos, sin
     if name in ALIKE:
-        return _call(graph, node.target, real, *node.args[1:]), _call(graph, node.target, imaginary, *node.args[1:])
+        return call(graph, node.target, real, *node.args[1:]), call(graph, node.target, imaginary, *node.args[1:])
     other, turned = _parts(graph, node.args[1], known)
     if name in SUMS:
         second = _sum(graph, node.target, imaginary, turned)
         if second.meta["val"].shape != node.meta["val"].shape:  # the other one's is zero, and wider
-            second = _call(graph, ATEN.expand.default, second, list(node.meta["val"].shape))
-        return _call(graph, node.target, real, other), second
+            second = call(graph, ATEN.expand.default, second, list(node.meta["val"].shape))
+        return call(graph, node.target, real, other), second
     return (
         _sum(graph, ATEN.sub.Tensor, _product(graph, real, other), _product(graph, imaginary, turned)),
         _sum(graph, ATEN.add.Tensor, _product(graph, real, turned), _product(graph, imaginary, other)),
@@ -91,9 +91,9 @@ def _parts(graph: Any, argument: Any, known: dict[Any, Pair]) -> Pair:
     if not _is_complex(argument):
         return argument, None
     if argument not in known:
-        lying = _call(graph, ATEN.clone.default, argument) if argument.meta["val"].is_conj() else argument
-        pairs = _call(graph, ATEN.view_as_real.default, lying)
-        known[argument] = _call(graph, ATEN.select.int, pairs, -1, 0), _call(graph, ATEN.select.int, pairs, -1, 1)
+        lying = call(graph, ATEN.clone.default, argument) if argument.meta["val"].is_conj() else argument
+        pairs = call(graph, ATEN.view_as_real.default, lying)
+        known[argument] = call(graph, ATEN.select.int, pairs, -1, 0), call(graph, ATEN.select.int, pairs, -1, 1)
     return known[argument]
 
 
@@ -106,19 +106,19 @@ def _sum(graph: Any, target: Any, one: Any, other: Any) -> Any:
     if other is None:
         return one
     if one is None:
-        return other if target is ATEN.add.Tensor else _call(graph, ATEN.neg.default, other)
-    return _call(graph, target, one, other)
+        return other if target is ATEN.add.Tensor else call(graph, ATEN.neg.default, other)
+    return call(graph, target, one, other)
 
 
 def _product(graph: Any, one: Any, other: Any) -> Any:
-    return None if one is None or other is None else _call(graph, ATEN.mul.Tensor, one, other)
+    return None if one is None or other is None else call(graph, ATEN.mul.Tensor, one, other)
 
 
 def _is_tensor(argument: Any) -> bool:
     return hasattr(argument, "op")
 
 
-def _call(graph: Any, target: Any, *arguments: Any) -> Any:
+def call(graph: Any, target: Any, *arguments: Any) -> Any:
     """A new node, and what its result will be like."""
     node = graph.call_function(target, arguments)
     node.meta["val"] = target(*torch.fx.node.map_arg(arguments, lambda argument: argument.meta["val"]))

@@ -269,3 +269,18 @@ def test_pairs_within_heads_and_shifted_rows_are_read_where_they_lie() -> None:
     assert first.operators == ("mm",) and "bmm" in last.operators
     (one,) = regions_of(shifted, torch.empty(2, 512, 256), torch.empty(256), torch.empty(256)).found
     assert OpKind.PAD in {op.kind for op in one.graph.ops} and not one.seams
+
+
+def shifted_windows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Windows of an image that is rolled before and back behind them."""
+    y = torch.roll(F.silu(x) * x, (-2, 3), (1, 2))
+    z = torch.relu(y.unflatten(1, (2, 4)).unflatten(3, (2, 4)).transpose(2, 3) @ w).transpose(2, 3)
+    return x + torch.roll(z.reshape(x.shape), (2, -3), (1, 2)) * x
+
+
+@torch.no_grad()
+def test_rolls_are_read_where_their_parts_lie() -> None:
+    backend, inputs = Backend(), (torch.randn(2, 8, 8, 16), torch.randn(16, 16))
+    torch.testing.assert_close(torch.compile(shifted_windows, backend=backend)(*inputs), shifted_windows(*inputs))
+    report = backend.reports.all()
+    assert all(entry.taken for entry in report.entries) and not any("torch.int64" in why for why in report.reasons())

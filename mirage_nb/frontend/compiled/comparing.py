@@ -164,8 +164,9 @@ def _copied(reads: Sequence[Any]) -> tuple[list[Any], GraphModule]:
             fresh = [n for n in node.all_input_nodes if n not in seen and n not in env] if _is_copied(node) else []
             seen.update(fresh)
             front += fresh
-        known = [n for n in front if str(n.target) in CONSTANT or not env.keys().isdisjoint(n.all_input_nodes)]
-        for node in sorted(front) if any(map(_is_copied, known)) else [read]:
+        copies = [node for node in front if _is_copied(node)]
+        known = any(str(n.target) in CONSTANT or not env.keys().isdisjoint(n.all_input_nodes) for n in copies)
+        for node in sorted(front) if known else [read]:
             if known and _is_copied(node):
                 env[node] = graph.node_copy(node, env.__getitem__)
                 env[node].target = without_strides(node.target)

@@ -26,7 +26,7 @@ from torch.fx import GraphModule
 from mirage_nb.frontend.aten import POINTWISE, VIEWS
 from mirage_nb.frontend.aten.terms import Left, number
 from mirage_nb.frontend.compiled.lifting import lift_masks
-from mirage_nb.frontend.compiled.restore import restore_softmax, restore_views
+from mirage_nb.frontend.compiled.restore import restore_parts, restore_softmax, restore_views
 from mirage_nb.frontend.compiled.shapes import as_computed, as_priced, keeps_order
 from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.translate import Translation, names_of
@@ -109,6 +109,7 @@ def find_regions(gm: GraphModule, target: Target, parameters: Sequence[int] = ()
     graph = gm.graph = fx_graph_cse(gm.graph)
     restore_softmax(graph)
     restore_views(graph)
+    restore_parts(graph)
     lift_masks(graph)
     levels = _Levels(graph)
     found = Regions(left=dict(levels.left))

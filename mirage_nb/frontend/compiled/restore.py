@@ -3,7 +3,8 @@
 In: an ATen graph after the compiler's first passes. Out: the same graph in place. For softmax(x * c) that pass computes
 both x * c - max(x * c) and (x - max(x)) * c, and takes the second one where everything is finite: the first one stays,
 which is what the model said. Norms of groups have views by strides: where these are those of a tensor that lies in
-order, it is an ordinary view. Invariant: every value of the graph is what it was.
+order, it is an ordinary view. What is looked up at places that the graph knows, as a roll is, is put together of parts.
+Invariant: every value of the graph is what it was.
 """
 
 from __future__ import annotations
@@ -11,9 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from mirage_nb.frontend.complexes import call
+from mirage_nb.frontend.fixed import Fixed
 
 MASK_OPERATORS = {"logical_not", "any", "mul", "eq", "ne", "abs", "logical_and", "isfinite"}
 """What the pass asks with whether a row is finite."""
+PARTS = 4
+"""So many slices, one behind the other, are read where they lie."""
 
 
 def restore_softmax(graph: Any) -> None:
@@ -39,6 +46,39 @@ def restore_views(graph: Any) -> None:
             lies = all(t.is_contiguous() and t.storage_offset() == 0 for t in (held, made))
             if lies and held.numel() == made.numel():
                 node.target, node.args = torch.ops.aten.view.default, (node.args[0], [*made.shape])
+
+
+def restore_parts(graph: Any) -> None:
+    """Slices, one behind the other, for lookups along one axis in no more than `PARTS` runs of places."""
+    fixed = Fixed({})
+    known = {node for node in graph.nodes if fixed.has(node)}
+    for node in list(graph.nodes):
+        given = [(axis, index) for axis, index in enumerate(node.args[1]) if index] if _name(node) == "index" else []
+        if len(given) != 1 or given[0][1] not in known or node.args[0] in known:
+            continue
+        axis, index = given[0]
+        with unset_fake_temporarily():
+            places = fixed.value(index)
+        if places.ndim != 1 or len(runs := _runs(places.tolist())) > PARTS:
+            continue
+        with graph.inserting_before(node):
+            extent = node.args[0].meta["val"].shape[axis]
+            at = ((first % extent, first % extent + count) for first, count in runs)
+            parts = [call(graph, torch.ops.aten.slice.Tensor, node.args[0], axis, *ends) for ends in at]
+            whole = call(graph, torch.ops.aten.cat.default, parts, axis) if len(parts) > 1 else parts[0]
+        node.replace_all_uses_with(whole)
+    graph.eliminate_dead_code()
+
+
+def _runs(places: list[int]) -> list[tuple[int, int]]:
+    """Places that follow each other: the first one, and how many."""
+    found: list[tuple[int, int]] = []
+    for place in places:
+        if found and place == sum(found[-1]) and place != 0:
+            found[-1] = found[-1][0], found[-1][1] + 1
+        else:
+            found.append((place, 1))
+    return found
 
 
 def _name(node: Any) -> str:
