@@ -33,7 +33,7 @@ def encoder_layer(
         return torch._transformer_encoder_layer_fwd(*given, up, up_bias, down, down_bias, mask, mask_type)
 
     def attended(y: Any) -> Any:
-        q, k, v = F.linear(y, qkv, qkv_bias).unflatten(-1, (3, heads, width // heads)).permute(2, 0, 3, 1, 4)
+        q, k, v = F.linear(y, qkv, qkv_bias).view(*y.shape[:2], 3, heads, width // heads).permute(2, 0, 3, 1, 4)
         if mask is None:
             made = F.scaled_dot_product_attention(q, k, v)
         else:
