@@ -87,6 +87,14 @@ class Arguments:
         """An integer constant; `what` names its role in the error."""
         return self._integer(self.term(node), node, what)
 
+    def index(self, term: Result, node: ast.expr, what: str) -> int:
+        """An integer constant that is written as one: 1.0 and True are none, as in Python."""
+        found, inner = self._integer(term, node, what), node.operand if isinstance(node, ast.UnaryOp) else node
+        if isinstance(inner, ast.Constant) and isinstance(inner.value, bool | float):
+            written = self.source.text_of(inner)
+            raise ShapeError(f"{what} is an integer, not {written}", hint=f"write {found}", span=self.source.of(node))
+        return found
+
     def _integer(self, term: Result, node: ast.expr, what: str) -> int:
         if isinstance(term, Number) and term.integer is not None:
             return term.integer

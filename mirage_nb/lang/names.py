@@ -70,6 +70,7 @@ SYNONYMS: dict[str, str] = {
     "ger": "outer", "true_divide": "divide", "identity": "eye",
     "trans": "transpose", "nelement": "numel", "stop_gradient": "same", "logistic": "sigmoid", "rem": "fmod",
     "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift", "tensor_split": "array_split",
+    "_pad": "pad",
 }  # fmt: skip
 """Other names of functions, which mean the same wherever they stand."""
 
@@ -104,7 +105,7 @@ BORROWED: dict[tuple[str, str], str] = {
     **{(LAX, name): f"lax_{name}" for name in ("clamp", "cumsum", "round", "select")},
     **{(TRITON, name): f"triton_{name}" for name in ("dot", "softmax")},
     (LAX, "max"): "maximum", (LAX, "min"): "minimum", (TRITON, "cumsum"): "lax_cumsum", (LINALG, "norm"): "linalg_norm",
-    (METHOD, "where"): "torch_where", (METHOD, "copy"): "torch_copy",
+    (OWN, "pad"): "own_pad", (METHOD, "where"): "torch_where", (METHOD, "copy"): "torch_copy",
     **{(METHOD, name): f"torch_{name}" for name in (
         "split", "softmax", "log_softmax", "gather", "max", "min", "transpose", "select", "cummax", "cummin",
     )},
@@ -117,7 +118,7 @@ BORROWED: dict[tuple[str, str], str] = {
 """Functions that are other ones behind a module, or behind a tensor."""
 
 
-_FRONT = re.compile("^(torch|numpy|scipy)?_")
+_FRONT = re.compile("^(torch|numpy|scipy|own)?_")
 
 
 def shown(name: str) -> str:
@@ -148,6 +149,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "axis1": ("dim1",),
     "axis2": ("dim2",),
     "keepdims": ("keepdim", "keep_dims"),
+    "before": ("pad_width",),
     "low": ("min", "a_min", "min_val"),
     "high": ("max", "a_max", "max_val"),
     "stop": ("end",),

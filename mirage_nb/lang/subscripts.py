@@ -186,7 +186,7 @@ class Subscripts(Arguments):
                     if is_tensor(found) and is_mask(self.builder, found):
                         self.lowered(item, "", Builder.tensor_of, Picked(found, found), "")
                     several = found if isinstance(found, tuple) else (found,)
-                    places = tuple(self._integer(one, item, "an index") for one in several)
+                    places = tuple(self.index(one, item, "an index") for one in several)
                     parts.append(places if several is found else places[0])
         if any(isinstance(part, tuple) for part in parts) and sum(isinstance(p, int | tuple) for p in parts) > 1:
             hint = "one after the other: x[0][:, [1, 2]]"
@@ -202,7 +202,7 @@ class Subscripts(Arguments):
 
     def _bounds(self, node: ast.Slice) -> tuple[int | None, int | None, int | None]:
         nodes = (node.lower, node.upper, node.step)
-        first, last, step = (None if one is None else self.integer(one, "a bound") for one in nodes)
+        first, last, step = (None if one is None else self.index(self.term(one), one, "a bound") for one in nodes)
         if step == 0:
             raise ShapeError("a step of 0", hint="steps are 1, 2, ..., or negative", span=self.source.of(node))
         return first, last, step

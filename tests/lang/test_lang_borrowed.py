@@ -172,6 +172,8 @@ X[:, torch.arange(3) * 2] | N[..., torch.arange(3) % 2] | N[:, torch.arange(3)] 
 (-1) ** torch.arange(6) * v | (-2) ** torch.arange(6) * v | np.power(2.0, X) | np.fmax(X, np.log(Y))
 np.nanmax(np.log(X), axis=1) | np.nanmin(np.log(X)) * v | np.choose(np.arange(6) % 2, [v, u]) | np.modf(X * 3)[1]
 np.fmin(X, np.log(Y)) | np.diff(X, n=2) | np.repeat(v, 2) * 2 | np.logspace(0, 1, 6) * v | np.atleast_2d(v) + X
+np.geomspace(1, 100, 6) * v | np.dstack((X, Y)) | np.dstack([v, u]) | np.logaddexp2(X, Y) | F.lp_pool1d(N, 2, 2)
+F.lp_pool2d(I, 2, 3, 2) | F.lp_pool2d(I * I, 3, 2)
 np.maximum.reduce([X, Y, -X]) | np.add.reduce([X, Y]) + 1
 np.max(X, axis=1, initial=0.5) | np.sum(X, axis=0, initial=2.0, where=Y > 0) | F.prelu(N, c)
 np.min(X, axis=0, initial=np.inf) | np.max(X, axis=1, initial=-np.inf, where=Y > -9) | np.prod(X, axis=1, initial=0.5)
@@ -260,13 +262,13 @@ def test_every_borrowed_function_has_an_example() -> None:
 
 INDEXED = {
     "index_add", "scatter", "scatter_add", "embedding", "gather", "index_select", "take_along_axis", "nll_loss",
-    "attention",
+    "attention", "index_fill",
 }  # fmt: skip
 """Functions of integers: see test_lang_integers."""
 PLAIN = {
     "quick_gelu", "reduce", "scan", "fori_loop", "standardize", "segment_sum", "fill_diagonal", "dot_general",
     "dynamic_slice", "dynamic_slice_in_dim", "slice_in_dim", "dynamic_update_slice", "lax_clamp", "lax_cumsum",
-    "lax_round", "lax_select", "triton_dot", "triton_softmax", "linalg_norm",
+    "lax_round", "lax_select", "triton_dot", "triton_softmax", "linalg_norm", "own_pad",
 }
 """Functions that neither has under this name: of transformers, functools and JAX, and one that writes in place."""
 

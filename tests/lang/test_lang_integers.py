@@ -32,6 +32,7 @@ EXAMPLES = (
     "F.cross_entropy(X, y, ignore_index=5)", "F.cross_entropy(X, y, weight=X[0] * X[0], reduction='sum')",
     "F.cross_entropy(X, y, weight=X[0] ** 2, ignore_index=3)",
     "torch.zeros(10, 12).double().index_add(0, z, X, alpha=2)",
+    "X.index_fill(0, z[:2], 0.5)", "torch.index_fill(X, 1, y, -2)",
     "X.index_add(1, y, X[:, :8])", "X.scatter_add(1, J, X[:, :4])", "W[:, :5].scatter_add(0, I, W[:3, :5])",
     "X.scatter(1, J, 2.0) + X", "torch.zeros(8, 12).scatter_(1, y.unsqueeze(1), 1.0) * X",
 )  # fmt: skip

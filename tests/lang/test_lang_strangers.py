@@ -102,6 +102,8 @@ def test_a_causal_mask_is_one_program_however_it_is_written(masked: str) -> None
     ("S + (np.where(M, 0, -np.inf) - B)", "where(M, S + (0 - B), -inf)"),
     ("B + np.where(M, S, -np.inf)", "where(M, B + S, -inf)"),
     ("f16(S) + np.where(M, 0, -np.inf)", "where(M, f32(f16(S)), -inf)"),
+    ("pad(S, ((0, 0), (2, 1)))", "pad(S, 2, 1, axis=1)"),
+    ("pad(S, pad_width=1, mode='edge')", "np.pad(S, 1, mode='edge')"),
     ("pad(np.where(M, 0, -np.inf), 1, 1, axis=0)[:8] + S", "concat([S[:1], S[1:] + where(M[:7], 0, -inf)], axis=0)"),
     ("np.where(M, S, -np.inf) - max(S, 1, keepdims=True)", "subtract(where(M, S, -inf), max(S, 1, keepdims=True))"),
 ])  # fmt: skip

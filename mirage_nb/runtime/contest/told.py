@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mirage_nb.codegen import LibraryCall, emit
 from mirage_nb.errors import MirageError
+from mirage_nb.ir import OpKind
 from mirage_nb.ir.graph import few
 from mirage_nb.runtime.contest.trial import drawn
 from mirage_nb.runtime.contest.winner import Winner
@@ -42,8 +43,9 @@ def who_won(search: SearchSession, best: Winner) -> None:
     if candidate.time_us is not None and search.left <= 0 and found and all(c.time_us is None for c in found):
         search.tell(f"what runs is {what}: {LATE}")
         return
-    called = [step.name for step in best.emitted.launches if isinstance(step, LibraryCall)]
-    won = f"the library won: {what} ({few([*dict.fromkeys(called)])})"
+    called = [step for step in best.emitted.launches if isinstance(step, LibraryCall)]
+    names = ["matrix products" if x.match is None else x.name for x in called if x.match or x.op.kind is OpKind.MATMUL]
+    won = f"the library won: {what}{f' ({few([*dict.fromkeys(names)])})' if names else ', a kernel each'}"
     how = "measured" if candidate.time_us is not None else "estimated"
     search.tell(f"{won if called else 'the operators as they stand, fused'}, {how} the fastest")
 
