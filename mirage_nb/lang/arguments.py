@@ -98,9 +98,9 @@ class Arguments:
     def _integer(self, term: Result, node: ast.expr, what: str) -> int:
         if isinstance(term, Number) and term.integer is not None:
             return term.integer
-        found = f"not {shorten(str(term))}" if isinstance(term, Number) else "not a tensor"
+        found = shorten(self.source.text_of(node) if isinstance(term, Text) else str(term))
         raise ShapeError(
-            f"{what} is an integer constant, {found}",
+            f"{what} is an integer constant, not {found if isinstance(term, Number | Text) else 'a tensor'}",
             hint="constants are defined as NAME = 16; // divides without remainder",
             span=self.source.of(node),
         )
@@ -284,7 +284,11 @@ class Arguments:
         return [(node, self.term(node)) for node in nodes]
 
     def _tensor(self, function: Function, term: Result, node: ast.expr) -> Term:
-        lowered = self.lowered(node, "", Builder.tensor, self.term_of(term, node), function.name)
+        found = self.term_of(term, node)
+        if isinstance(found, Number):
+            message = f"{function.name} takes a tensor, not the number {shorten(str(found))}"
+            raise ProgramSyntaxError(message, hint=f"write {function.signature}", span=self.source.of(node))
+        lowered = self.lowered(node, "", Builder.tensor, found, function.name)
         assert is_tensor(lowered)
         return lowered
 

@@ -29,7 +29,7 @@ from mirage_nb.ir.ops import (
     show_shape,
 )
 from mirage_nb.lang import constants
-from mirage_nb.lang.builder import Builder, Infinity, Result, Term, Value
+from mirage_nb.lang.builder import Builder, Infinity, Result, Scalar, Term, Value, is_tensor
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.limits import MAX_ELEMENTS
 from mirage_nb.lang.lowering import (
@@ -49,7 +49,7 @@ from mirage_nb.lang.lowering import (
     subtract,
 )
 from mirage_nb.lang.ranges import bounds, raised
-from mirage_nb.lang.views import concatenated, expand, reshaped, sliced, transpose
+from mirage_nb.lang.views import concatenated, expand, reshaped, sliced, stacked, transpose
 
 Choice = Term | Infinity
 _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.GtE, ast.Lt: ast.Gt}
@@ -342,10 +342,23 @@ def is_table(found: Result) -> bool:
     return isinstance(found, tuple) and all(isinstance(one, Number) or is_table(one) for one in found)
 
 
+def _entry(b: Builder, entry: Result) -> Result:
+    """What stands beside tensors in [ ]: numbers have no dimensions."""
+    held = table(b, (entry,) if isinstance(entry, Number) else entry)
+    return Value(Scalar(held)) if isinstance(entry, Number) and is_tensor(held) else held
+
+
+def _holds_tensors(found: Result) -> bool:
+    return is_tensor(found) or (isinstance(found, tuple) and any(map(_holds_tensors, found)))
+
+
 def table(b: Builder, entries: Result) -> Result:
-    """Numbers in [ ], or in rows of them, as a tensor: functions of the place that are 0 at all others."""
+    """Numbers in [ ], or in rows of them, as a tensor: functions of the place that are 0 at all others. Tensors of one
+    shape, and numbers beside such that have no dimensions, are stacked, as NumPy does."""
     if not isinstance(entries, tuple):
         return entries
+    if _holds_tensors(entries):
+        return stacked(b, tuple(_entry(b, entry) for entry in entries), 0)
     shape: list[int] = []
     flat = entries
     while flat and all(isinstance(entry, tuple) for entry in flat):
@@ -355,7 +368,7 @@ def table(b: Builder, entries: Result) -> Result:
         shape, flat = [*shape, len(flat) // math.prod(shape)], tuple(entry for row in rows for entry in row)
     shape = [*shape, len(flat) // math.prod(shape)]
     if not flat or not all(isinstance(entry, Number) and entry.rational is not None for entry in flat):
-        raise ProgramSyntaxError("a tensor is made of rational numbers", hint="stack([A, B]) makes one of tensors")
+        raise ProgramSyntaxError("a tensor is made of rational numbers, or of tensors", hint="write [[1, 2], [3, 4]]")
     exact = [entry.rational for entry in flat if isinstance(entry, Number)]
     steps = {(after or 0) - (before or 0) for before, after in pairwise(exact)}
     if len(steps) == 1 and (step := steps.pop()):
@@ -419,11 +432,12 @@ def take(b: Builder, x: Value, index: Value, axis: int) -> Term:
     return transpose(b, made, moved)
 
 
-def picked_together(b: Builder, x: Value, indices: list[Value]) -> Term:
-    """x[i, j]: for every element of the indices, which have one shape, the one of x at these places."""
+def picked_together(b: Builder, x: Value, indices: list[Value], axis: int = 0) -> Term:
+    """x[i, j]: for every element of the indices, which have one shape, the one of x at these places; behind so many
+    axes that are taken whole."""
     shapes = tuple(b.shape(i) for i in indices)
     try:
-        common = broadcast(shapes) if len(indices) <= len(b.shape(x)) else None
+        common = broadcast(shapes) if axis + len(indices) <= len(b.shape(x)) else None
     except ShapeError:
         common = None
     if common is None:
@@ -431,7 +445,7 @@ def picked_together(b: Builder, x: Value, indices: list[Value]) -> Term:
         hint = "indices have one shape, or extents of 1, one an axis"
         raise ShapeError(f"indices {found} of {show_shape(b.shape(x))}", hint=hint)
     indices = [b.tensor(of_places(expand, 0)(b, i, common), "an index") for i in indices]
-    lead = b.shape(x)[: len(indices)]
+    lead = b.shape(x)[axis : axis + len(indices)]
     *first, last = (_from_zero(b, index, extent) for index, extent in zip(indices, lead, strict=True))
     op = b.definition(indices[0])
     if len(indices) == len(b.shape(x)) == 2 and op is not None and op.attrs == ArangeAttrs(lead[0]):  # one of each row
@@ -441,7 +455,8 @@ def picked_together(b: Builder, x: Value, indices: list[Value]) -> Term:
     for index, extent in zip(first[::-1], lead[-2::-1], strict=True):
         place = add(b, place, scale(b, index, Number.of(stride)))
         stride *= extent
-    return take(b, reshaped(b, x, (stride, *b.shape(x)[len(indices) :])), b.tensor(place, "an index"), 0)
+    shape = (*b.shape(x)[:axis], stride, *b.shape(x)[axis + len(indices) :])
+    return take(b, reshaped(b, x, shape), b.tensor(place, "an index"), axis)
 
 
 def gather(b: Builder, x: Value, index: Value, axis: int) -> Term:

@@ -96,7 +96,7 @@ BORROWED: dict[tuple[str, str], str] = {
     **{(TORCH, name): f"torch_{name}" for name in (
         "split", "softmax", "log_softmax", "gelu", "pad", "meshgrid", "var", "std", "gather", "layer_norm", "rms_norm",
         "group_norm", "cross_entropy", "nll_loss", "max", "min", "transpose", "select", "cummax", "cummin",
-        "gradient", "softplus", "cross", "unfold",
+        "gradient", "softplus", "cross", "unfold", "tril_indices", "triu_indices",
     )},
     **{(METHOD, name): f"numpy_{name}" for name in ("cumsum", "cumprod", "dot")},
     **{(family, "take"): "numpy_take" for family in (NUMPY, TORCH, METHOD)},

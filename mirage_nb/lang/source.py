@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, SourceSpan
+from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, SourceSpan, suggestion
 from mirage_nb.ir.syntax import statements
 from mirage_nb.lang.limits import MAX_NAME, MAX_NESTING, MAX_TEXT
 
@@ -309,5 +309,8 @@ def _syntax(source: Source, error: SyntaxError) -> MirageError:
     hint = "statements are X: f16[2, 3], Y = expression, return Y"
     if _SCALAR.search(source.lines[line - 1].partition("#")[0]):
         hint = "a scalar is declared as x: f32; it is a tensor of one element"
+    word = source.lines[line - 1].split(" ")[0]
+    if word != "return":
+        hint = suggestion(word.lower(), ("return",)) or hint
     reason = error.msg.split("(")[0].strip()
     return ProgramSyntaxError(f"this cannot be read: {reason}", hint=hint, span=source.span(line, column, width))

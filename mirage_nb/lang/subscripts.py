@@ -87,18 +87,22 @@ class Subscripts(Arguments):
         value = self.lowered(node, row.shape, Builder.tensor_of, found, "an index")
         assert is_tensor(value)
         picked = None if isinstance(index, ast.Tuple | ast.Slice | ast.Constant) else self.result(index)
-        several = picked if isinstance(picked, tuple) and not isinstance(index, ast.List) else ()
-        if len(several) > 1 and all(map(is_table, several)):
-            places = [self.settled(index, table, self.builder, one) for one in several]
+        together = picked if isinstance(picked, tuple) and not isinstance(index, ast.List) else ()
+        if len(together) > 1 and all(map(is_table, together)):
+            places = [self.settled(index, table, self.builder, one) for one in together]
             return self.lowered(node, row.shape, picked_together, value, places)
         if is_tensor(picked):
             if is_mask(self.builder, picked) and not isinstance(picked, Whole):
                 return self.lowered(node, row.shape, taken, value, picked)
             return self.lowered(node, row.shape, of_places(take), value, picked, 0)
-        if len(items) > 1 and not any(isinstance(item, ast.Slice | ast.Constant | ast.UnaryOp) for item in items):
-            picks = [self.settled(item, table, self.builder, self.result(item)) for item in items]
+        first, several = _between_slices(items)
+        if len(several) > 1 and not any(isinstance(item, ast.Slice | ast.Constant | ast.UnaryOp) for item in several):
+            picks = [self.settled(item, table, self.builder, self.result(item)) for item in several]
             if all(map(is_tensor, picks)):
-                return self.lowered(node, row.shape, picked_together, value, picks)
+                around = [i if isinstance(i, ast.Slice) else ast.copy_location(ast.Slice(), i) for i in items]
+                parts = self._items(node, [*around], len(self.builder.shape(value)))
+                held = self.lowered(node, "", indexed, value, parts)
+                return self.lowered(node, row.shape, picked_together, held, picks, first)
         place, chosen = self._picking(items)
         if chosen is not None:
             items = [*items[:place], ast.copy_location(ast.Slice(), items[place]), *items[place + 1 :]]
@@ -202,7 +206,14 @@ class Subscripts(Arguments):
 
     def _bounds(self, node: ast.Slice) -> tuple[int | None, int | None, int | None]:
         nodes = (node.lower, node.upper, node.step)
-        first, last, step = (None if one is None else self.index(self.term(one), one, "a bound") for one in nodes)
+        given = (None if isinstance(one, ast.Constant) and one.value is None else one for one in nodes)
+        first, last, step = (None if one is None else self.index(self.term(one), one, "a bound") for one in given)
         if step == 0:
             raise ShapeError("a step of 0", hint="steps are 1, 2, ..., or negative", span=self.source.of(node))
         return first, last, step
+
+
+def _between_slices(items: list[ast.expr]) -> tuple[int, list[ast.expr]]:
+    """How many slices stand in front of other items, and what stands between these and slices behind it."""
+    other = [place for place, item in enumerate(items) if not isinstance(item, ast.Slice)]
+    return (other[0], items[other[0] : other[-1] + 1]) if other else (0, [])

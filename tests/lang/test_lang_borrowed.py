@@ -172,6 +172,11 @@ X[:, torch.arange(3) * 2] | N[..., torch.arange(3) % 2] | N[:, torch.arange(3)] 
 (-1) ** torch.arange(6) * v | (-2) ** torch.arange(6) * v | np.power(2.0, X) | np.fmax(X, np.log(Y))
 np.nanmax(np.log(X), axis=1) | np.nanmin(np.log(X)) * v | np.choose(np.arange(6) % 2, [v, u]) | np.modf(X * 3)[1]
 np.fmin(X, np.log(Y)) | np.diff(X, n=2) | np.repeat(v, 2) * 2 | np.logspace(0, 1, 6) * v | np.atleast_2d(v) + X
+np.array([v[0], v.sum(), 0, 2.5]) | np.array([v, u * 2])
+np.asarray([[v[0], -v[1]], [v[1], 1]]) @ np.array([v[0], v[1]]) | np.array([r / np.sum(r) for r in X])
+N[:, [0, 1, 3], [2, 5, 0]] | I[:, [0, 1], [1, 2]] | I[1:, [0, 1], [1, 2], :] | Q[[0, 1], [3, 2], :]
+torch.tril(S)[torch.tril_indices(6, 4, -1)[0], torch.tril_indices(6, 4, -1)[1]] | S[None:2] * 2
+X[torch.triu_indices(4, 6, 1)[0], torch.triu_indices(4, 6, 1)[1]]
 np.geomspace(1, 100, 6) * v | np.dstack((X, Y)) | np.dstack([v, u]) | np.logaddexp2(X, Y) | F.lp_pool1d(N, 2, 2)
 F.lp_pool2d(I, 2, 3, 2) | F.lp_pool2d(I * I, 3, 2)
 np.maximum.reduce([X, Y, -X]) | np.add.reduce([X, Y]) + 1

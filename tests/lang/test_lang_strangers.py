@@ -189,7 +189,7 @@ def test_results_have_the_names_of_a_dict() -> None:
     ("return X.at[0].max(v)", "x.at[:, 0].set(y)"),
     ("return X * torch.tensor([1, 2], [3])", "tensor"),
     ("return torch.tensor([[1, 2], [3]]) * v", "differ in length"),
-    ("return torch.tensor([v, 3]) * v", "rational"),
+    ("return torch.tensor([v, 3]) * v", "differ"),
     ('return {X: X}', "named by words"),
     ("return X * {1, 2}", "braces"),
     ("return np.pad(X, 1, mode='mean')", "modes: constant"),
