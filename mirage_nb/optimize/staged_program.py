@@ -22,10 +22,7 @@ from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import Place, Step, StepKind
 from mirage_nb.tile.sharing import Vectors
 from mirage_nb.tile.sketch import pairs
-from mirage_nb.tile.staged import Signal, StagedProgram, Statement, flat
-
-KINDS = {OpKind.SUM: AccumKind.SUM, OpKind.MAX: AccumKind.MAX, OpKind.RESCALED_SUM: AccumKind.RESCALE}
-"""What reductions fold by."""
+from mirage_nb.tile.staged import KINDS, Signal, StagedProgram, Statement, flat
 
 
 def staged_program(scope: Scope, overlap: Overlap, outputs: tuple[TensorType, ...]) -> StagedProgram:

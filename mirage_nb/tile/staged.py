@@ -18,12 +18,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mirage_nb.ir import AccumKind, BlockGraph, DType, TensorType
+from mirage_nb.ir import AccumKind, BlockGraph, DType, OpKind, TensorType
 from mirage_nb.tile.bodies import Region
 from mirage_nb.tile.boxes import Bulk
 from mirage_nb.tile.placement import Place, Step
 from mirage_nb.tile.shared import Buffer
 from mirage_nb.tile.sharing import Cells, Extents, Share, Side, Tiling, Vectors
+
+KINDS = {OpKind.SUM: AccumKind.SUM, OpKind.MAX: AccumKind.MAX, OpKind.RESCALED_SUM: AccumKind.RESCALE}
+"""What reductions fold by."""
 
 # -- statements: when
 

@@ -15,11 +15,11 @@ from mirage_nb.tile import staged
 from mirage_nb.tile.lines import line_of
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.run import Algebra
-from mirage_nb.tile.staged import StagedProgram, Statement, fragment
+from mirage_nb.tile.staged import KINDS, StagedProgram, Statement, fragment
 
 Key = tuple[int, int]
 """A value, and which of its copies."""
-REDUCED = {AccumKind.SUM: OpKind.SUM, AccumKind.MAX: OpKind.MAX, AccumKind.RESCALE: OpKind.RESCALED_SUM}
+REDUCED = {kind: op for op, kind in KINDS.items()}
 ADDING = staged.Add | staged.Partial | staged.Dot | staged.Multiply | staged.MultiplyPacked | staged.MultiplyPanels | (
     staged.SumPacked | staged.Change
 )

@@ -165,15 +165,12 @@ class Run(Machine):
                     del self.bound[made]
                 self.store((value, 0), result)
             case staged.Dot(result, value, pairs):
-                for pair in pairs if result else ():
+                self.states |= {} if result else {"": ()}
+                for pair in pairs:
                     product = self.apply(OpKind.MATMUL, [self.value(v, actor) for v in pair])
                     self._add(result, AccumKind.SUM, [product])
                 if not result:
-                    total: tuple[Any, ...] = ()
-                    for pair in pairs:
-                        product = self.apply(OpKind.MATMUL, [self.value(v, actor) for v in pair])
-                        total = self.fold(AccumKind.SUM, total, (product,))
-                    self.store((value, 0), total[0])
+                    self.store((value, 0), self._state(""))
             case _:
                 self._registers(statement, actor)
 

@@ -47,6 +47,7 @@ from mirage_nb.tile.run import Algebra, Stored, boxed, points, run_point
 from mirage_nb.tile.sketch import pairs
 from mirage_nb.tile.staged import StagedProgram
 from mirage_nb.tile.staged_run import Run
+from mirage_nb.tile.staged_validate import NONSENSE
 
 Array = NDArray[Any]
 T = TypeVar("T", Array, FieldTensor)
@@ -141,7 +142,10 @@ def _at(planned: Planned, place: int, numbers: _Numbers[T]) -> list[str]:
         wrong = list(_differences(planned, place, numbers))
     except GraphError as error:
         wrong = [error.message]
-    return [f"point {place} of the walk: {what}" for what in wrong]
+    except NONSENSE as error:
+        wrong = [f"it cannot be run: {error!r}"]
+    where = f"point {place} of the walk" if isinstance(planned.program, Program) else f"block {place} of the grid"
+    return [f"{where}: {what}" for what in wrong]
 
 
 class _Numbers(Protocol[T]):

@@ -24,9 +24,10 @@ from mirage_nb.optimize.plan import Plan, plan_chains, rewritten
 from mirage_nb.optimize.staged_program import staged_program
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.lines import lines_of
+from mirage_nb.tile.planned import Planned
 from mirage_nb.tile.staged import StagedProgram
 from mirage_nb.tile.staged_validate import NONSENSE, validate
-from mirage_nb.verify.tiles import run_staged
+from mirage_nb.verify.tiles import Level, compare, run_staged
 from tests import strategies
 from tests.codegen import mugraphs
 from tests.shares import examples, shared_out
@@ -164,6 +165,12 @@ def test_planned_programs_are_right_over_residues(name: str) -> None:
             assert both.any() and np.array_equal(np.where(both, one.p, 0), np.where(both, other.p, 0))
 
 
+@pytest.mark.parametrize("name", NAMED)
+def test_blocks_of_a_winner_are_run(name: str) -> None:
+    for program in planned(name):
+        assert compare(Planned(program.block, program), H200, 3) == (Level.RESIDUES, ())
+
+
 @shared_out
 def test_mutants_are_caught(share: int) -> None:
     """A barrier dropped, a stage off by one, a tile moved, a share too small."""
@@ -180,6 +187,7 @@ def test_mutants_are_caught(share: int) -> None:
                 else:
                     outcomes["missed"] += 1
                     print(f"{name}: {what}")
+                    assert compare(Planned(program.block, changed), H200, 3)[1], "a winner's is run"
     assert outcomes["found"] > 1500 // share
     assert outcomes["found"] >= LEAST_CAUGHT * (outcomes["found"] + outcomes["missed"])
     assert outcomes["as good"] < 0.25 * outcomes["found"]
