@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 
 from mirage_nb.errors import TargetError
+from mirage_nb.ir import BlockGraph
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search import EFFORTS, configurations, instances, prepare
+from mirage_nb.search.composition import library_and_fused
 from mirage_nb.search.sizes.instantiate import numbered
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import held_in_registers
 from mirage_nb.search.structure import as_they_stand
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.register_resident import Loaded, by_columns, by_rows, by_teams, widest
+from mirage_nb.tile.register_resident import Loaded, by_columns, by_rows, by_teams, holds, widest
+from tests.codegen.running import check
 from tests.search.explored import explored
 
 H200 = TARGETS["h200"]
@@ -28,6 +31,17 @@ FORMS = (
 )  # fmt: skip
 OTHERS = ("silu(X * Y)", "gelu(X) + G", "max(X, axis=(-1, -2))", "sum(exp(X + Y), axis=(0, -1))", "max(X + G, axis=0)")
 """Of which nothing is reduced, or several axes."""
+GRADIENT = """
+X: {0}[33, 130]
+D: {0}[33, 130]
+G: {0}[130]
+M: f32[33]
+R: f32[33]
+H = (X - M[:, None]) * R[:, None]
+E = D * G
+return (E - mean(E, axis=1, keepdims=True) - H * mean(E * H, axis=1, keepdims=True)) * R[:, None]
+"""
+"""Of a layer norm."""
 
 
 def program(seed: int, forms: tuple[str, ...] = FORMS) -> str:
@@ -163,3 +177,13 @@ def test_rules_say_the_same_of_numbers_and_of_arrays() -> None:
             singly = [by_rows(one, few, own, loaded, 8), by_columns(few, one, own, loaded, 8)]
             singly += by_teams(one, few, own, loaded, 8)
             assert [int(a[n]) for a in at_once] == [int(s) for s in singly]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_numbers_of_rows_that_several_operators_read_are_held(dtype: str) -> None:
+    """A gradient of a layer norm reads one of its rows' numbers twice, and was staged: 8.0 us estimated, now 5.9."""
+    made = library_and_fused(parse(GRADIENT.format(dtype)).graph, H200)
+    assert made is not None
+    (body,) = (op.body for op in made.instance.graph.ops if op.body is not None)
+    assert isinstance(body, BlockGraph) and holds(body)
+    check(made.instance.graph)

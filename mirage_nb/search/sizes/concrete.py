@@ -179,7 +179,7 @@ def _reshaped(made: Rewrite[KernelGraph], value: int, shape: tuple[int, ...]) ->
 class BlockWriter:
     """Builds one block graph; `held` has the tensors that it may read, values of the kernel graph with the axes of
     their dimensions; `layouts` holds the axis of every dimension of every tile, `zeros` the axes beyond whose
-    ends it is zero, `numbers` the iterators of constants that end with an axis."""
+    ends it is zero, `numbers` the iterators of constants that end with an axis, `views` the views that were made."""
 
     prepared: Prepared
     kernel: KernelStructure
@@ -193,6 +193,7 @@ class BlockWriter:
     value: list[int] = field(default_factory=list)
     zeros: list[Axes] = field(default_factory=list)
     numbers: dict[tuple[int, int, int, int, DType], int] = field(default_factory=dict)
+    views: dict[tuple[int, Layout], int] = field(default_factory=dict)
 
     def build(
         self, made: Rewrite[KernelGraph], finals: dict[int, tuple[Layout, DType]]
@@ -406,10 +407,15 @@ class BlockWriter:
         return self._viewed(value, fitted(self.layouts[value], wide))
 
     def _viewed(self, value: int, wanted: Layout) -> int:
-        """A view of `value` with the dimensions of `wanted`, which has the same axes."""
+        """A view of `value` with the dimensions of `wanted`, which has the same axes; made once."""
         layout = self.layouts[value]
         if layout == wanted:
             return value
+        if (value, wanted) not in self.views:
+            self.views[value, wanted] = self._view(value, layout, wanted)
+        return self.views[value, wanted]
+
+    def _view(self, value: int, layout: Layout, wanted: Layout) -> int:
         order = [a for a in layout if a is not None]
         if [a for a in wanted if a is not None] != order:
             perm = _permutation(layout, wanted)
