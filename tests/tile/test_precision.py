@@ -24,6 +24,7 @@ from mirage_nb.tile.precision import (
 )
 from mirage_nb.tile.texel_run import run_composed
 from mirage_nb.tile.texels import Texel, canonical_matrix, canonical_vector, derived, over_warps, repeated, swapped
+from tests.shares import shared_out
 from tests.tile.hard import KINDS, Array, cancel, exact, hard, held
 
 CASES = 1000
@@ -60,14 +61,15 @@ TEXELS: dict[str, tuple[DType, Composition, tuple[Texel, ...]]] = {
 """Derived, transformed, composed: what multiplies what, by which registers."""
 
 
+@shared_out
 @pytest.mark.parametrize("name", TEXELS)
-def test_texels_stay_within_their_error(name: str) -> None:
+def test_texels_stay_within_their_error(name: str, share: int) -> None:
     """1,000 products through the maps of registers, against wider numbers."""
     dtype, made, texels = TEXELS[name]
     rng = np.random.default_rng(7)
     worst = 0.0
     for texel in texels:
-        a, b = drawn(rng, texel, -(-CASES // len(texels)), made, dtype)
+        a, b = drawn(rng, texel, -(-CASES // len(texels) // share), made, dtype)
         off = np.abs(run_composed(texel, a, b, made) - exact(a, b))
         may = allowed(a, b, made)
         assert (off <= may).all()
