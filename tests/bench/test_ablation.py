@@ -19,6 +19,7 @@ from mirage_nb.runtime.execution.buffers import draw_sample
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.targets import find_target
 from tests.codegen import mugraphs
+from tests.shares import crossed
 
 H200 = find_target("h200")
 GRAPHS: dict[str, KernelGraph] = {
@@ -28,8 +29,10 @@ GRAPHS: dict[str, KernelGraph] = {
 }
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.parametrize("switch", SWITCHES)
+@crossed({
+    "switch": SWITCHES,
+    "name": GRAPHS,
+})
 def test_every_form_computes_the_same(name: str, switch: str) -> None:
     graph = GRAPHS[name]
     sample = draw_sample(graph, 5)

@@ -45,6 +45,7 @@ from tests.codegen.mugraphs import (
 )
 from tests.codegen.running import TOLERANCE, check, run
 from tests.mugraphs import Block, one_kernel, tensor
+from tests.shares import crossed
 
 H200 = TARGETS["h200"]
 F32 = DType.F32
@@ -67,8 +68,10 @@ NAMED = {
 }
 
 
-@pytest.mark.parametrize("bulk", [False, True])
-@pytest.mark.parametrize("name", NAMED)
+@crossed({
+    "name": NAMED,
+    "bulk": [False, True],
+})
 def test_named_mugraphs(name: str, bulk: bool) -> None:
     check(NAMED[name], BULK if bulk else None)
 
@@ -96,15 +99,17 @@ def test_one_warp_and_a_deep_ring() -> None:
     check(rmsnorm_gain(m=5, columns=32, loop=8), Options(warps=1, stages=4))
 
 
-@pytest.mark.parametrize(("m", "k", "n", "columns", "loop"), [
+@crossed({
+    "dtype": [DType.F16, DType.F32],
+    "m, k, n, columns, loop": [
     (7, 100, 130, 65, 2),
     (7, 100, 130, 13, 5),
     (1, 16, 8, 8, 1),
     (17, 48, 24, 24, 3),
     (33, 20, 3, 1, 4),
     (1, 1, 1, 1, 1),
-])  # fmt: skip
-@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+],
+})
 def test_extents_that_fill_no_instruction_tile(m: int, k: int, n: int, columns: int, loop: int, dtype: DType) -> None:
     check(rmsnorm(m, k, n, columns, loop, dtype))
 
@@ -167,15 +172,19 @@ def test_what_is_undefined_stays_so(text: str) -> None:
     assert np.isnan(found[1]).any() and not np.isnan(found[0]).any()
 
 
-@pytest.mark.parametrize("shape", [(5,), (2, 3, 8), (1, 1), (3, 1, 33)])
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@crossed({
+    "dtype": list(TOLERANCE),
+    "shape": [(5,), (2, 3, 8), (1, 1), (3, 1, 33)],
+})
 def test_elementwise_shapes_and_types(shape: tuple[int, ...], dtype: DType) -> None:
     check(elementwise(OpKind.MUL, None, shape, dtype))
 
 
-@pytest.mark.parametrize("kind", [OpKind.SUM, OpKind.MAX])
-@pytest.mark.parametrize("dim", [0, 1, 2])
-@pytest.mark.parametrize("shape", [(3, 5, 7), (1, 2, 2048), (1024, 1, 2), (40, 16, 32)])
+@crossed({
+    "shape": [(3, 5, 7), (1, 2, 2048), (1024, 1, 2), (40, 16, 32)],
+    "dim": [0, 1, 2],
+    "kind": [OpKind.SUM, OpKind.MAX],
+})
 def test_reductions(kind: OpKind, dim: int, shape: tuple[int, ...]) -> None:
     b = Block((tensor(shape, F32),), (1,))
     x = b.op(OpKind.EXP, b.read(0, (None,)))
@@ -194,8 +203,10 @@ def test_rescaled_sum(dim: int, wide: bool) -> None:
     check(one_kernel("X M", b), scale=4.0)
 
 
-@pytest.mark.parametrize("kind", [AccumKind.SUM, AccumKind.MAX])
-@pytest.mark.parametrize("source", ["tile", "reduced", "product", "shared"])
+@crossed({
+    "source": ["tile", "reduced", "product", "shared"],
+    "kind": [AccumKind.SUM, AccumKind.MAX],
+})
 def test_accumulators(kind: AccumKind, source: str) -> None:
     """Every way in which an accumulator gets its operand."""
     b = Block((tensor((12, 64), F32), tensor((64, 24), F32)), (1,), 4)
@@ -271,9 +282,11 @@ def test_concat_of_what_lies_in_device_memory(shape: tuple[int, ...], dim: int, 
     check(one_kernel("X Y", b))
 
 
-@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("shape", [(3, 32, 32, 48), (2, 4, 64, 40), (1, 5, 30, 7)])
-@pytest.mark.parametrize("after", [True, False])
+@crossed({
+    "after": [True, False],
+    "shape": [(3, 32, 32, 48), (2, 4, 64, 40), (1, 5, 30, 7)],
+    "turned": [(False, False), (True, False), (False, True), (True, True)],
+})
 def test_matmul_of_views_and_batches(turned: tuple[bool, bool], shape: tuple[int, ...], after: bool) -> None:
     """Batched products with either operand transposed, in the loop or without one; the right one broadcast."""
     batch, m, k, n = shape
@@ -290,8 +303,10 @@ def test_matmul_of_views_and_batches(turned: tuple[bool, bool], shape: tuple[int
     check(one_kernel("X Y", b), Options(warps=8))
 
 
-@pytest.mark.parametrize("columns", [8, 16, 24, 48, 80, 96, 192])
-@pytest.mark.parametrize(("m", "tile"), [(2, 32), (24, 48), (40, 16)])
+@crossed({
+    "m, tile": [(2, 32), (24, 48), (40, 16)],
+    "columns": [8, 16, 24, 48, 80, 96, 192],
+})
 def test_products_of_swizzled_tiles(columns: int, m: int, tile: int) -> None:
     """Panels of every width, several of them, and extents that do not fill the last instruction tile."""
     check(rmsnorm(m, 3 * tile, 2 * columns, columns, 3), BULK)
@@ -307,8 +322,10 @@ def test_product_that_leaves_the_loop_divided() -> None:
         check(one_kernel("X W", b), options)
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize("turned", [False, True])
+@crossed({
+    "turned": [False, True],
+    "dtype": list(TOLERANCE),
+})
 def test_swizzled_tiles_read_element_by_element(dtype: DType, turned: bool) -> None:
     """Tiles that bulk copies bring are swizzled: vectors along a row, across rows, and reductions both ways."""
     b = Block((tensor((64, 128), dtype), tensor((64, 64), dtype)), (2,), 4)

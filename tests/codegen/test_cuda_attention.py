@@ -17,6 +17,7 @@ from mirage_nb.verify.reals.float_gate import judge, samples
 from tests.codegen.mugraphs import attention, normed_attention, safe_attention, split_attention, split_safe_attention
 from tests.codegen.running import check, draw, errors, run
 from tests.mugraphs import Block, one_kernel, tensor
+from tests.shares import crossed
 
 H200 = TARGETS["h200"]
 
@@ -28,8 +29,10 @@ def staged(graph: KernelGraph, options: Options) -> Staged:
     return kernel.staged
 
 
-@pytest.mark.parametrize(("rows", "warps", "key_warps"), [(8, 4, 4), (16, 4, 4), (64, 4, 1), (40, 4, 2), (32, 8, 4)])
-@pytest.mark.parametrize("bulk", [False, True])
+@crossed({
+    "bulk": [False, True],
+    "rows, warps, key_warps": [(8, 4, 4), (16, 4, 4), (64, 4, 1), (40, 4, 2), (32, 8, 4)],
+})
 def test_warp_private_attention(rows: int, warps: int, key_warps: int, bulk: bool) -> None:
     """Warps share rows, keys or both; rows do not have to fill tiles."""
     graph = split_safe_attention(rows=rows, keys=512, splits=2, loop=2)
@@ -42,8 +45,10 @@ def test_warp_private_attention(rows: int, warps: int, key_warps: int, bulk: boo
     check(graph, options, scale=3.0)
 
 
-@pytest.mark.parametrize("rows", [32, 64, 40])
-@pytest.mark.parametrize("bulk", [False, True])
+@crossed({
+    "bulk": [False, True],
+    "rows": [32, 64, 40],
+})
 def test_results_go_from_registers_to_device_memory(rows: int, bulk: bool) -> None:
     """One warp has all keys of its rows: no shared tile of an accumulator, no barrier after the loop."""
     graph = attention(rows=rows, keys=128, row_blocks=1)
@@ -55,8 +60,10 @@ def test_results_go_from_registers_to_device_memory(rows: int, bulk: bool) -> No
     check(split_safe_attention(rows=rows), options)
 
 
-@pytest.mark.parametrize(("rows", "warps", "keys", "d"), [(64, 4, 256, 64), (40, 4, 128, 64), (128, 8, 256, 128)])
-@pytest.mark.parametrize("safe", [False, True])
+@crossed({
+    "safe": [False, True],
+    "rows, warps, keys, d": [(64, 4, 256, 64), (40, 4, 128, 64), (128, 8, 256, 128)],
+})
 def test_products_by_groups_of_warps(rows: int, warps: int, keys: int, d: int, safe: bool) -> None:
     """Keys along the rows of their tile or along its columns, one panel or two; rows that fill no group."""
     make = safe_attention if safe else attention
@@ -99,8 +106,10 @@ def test_norms_of_values_do_not_cost_bits_of_the_weights(form: str) -> None:
         assert report.survived, (sample.name, report.note)
 
 
-@pytest.mark.parametrize("options", [Options(4, 2), Options(8, 2, True), Options(4, 2, True, True)], ids=str)
-@pytest.mark.parametrize("form", ["one kernel", "sums after the loop", "two kernels"])
+@crossed({
+    "form": ["one kernel", "sums after the loop", "two kernels"],
+    "options": [Options(4, 2), Options(8, 2, True), Options(4, 2, True, True)],
+}, ids=str)
 def test_rows_are_summed_as_their_products_see_them(form: str, options: Options) -> None:
     """Exponentials that the type of a tile holds with few bits: what is left out of a product has to be left out
     of the sum that divides it."""
@@ -125,8 +134,10 @@ def test_groups_of_warps_multiply_by_tiles_that_warps_compute(form: str) -> None
     check(graph, options, scale=0.2)
 
 
-@pytest.mark.parametrize("bulk", [False, True])
-@pytest.mark.parametrize("form", ["V", "E", "K"])
+@crossed({
+    "form": ["V", "E", "K"],
+    "bulk": [False, True],
+})
 def test_norms_of_streamed_tiles_beside_warp_private_products(form: str, bulk: bool) -> None:
     """All warps compute the norms of a tile together, once; what is the same in every iteration, before the loop."""
     graph = normed_attention(form)

@@ -18,6 +18,7 @@ from mirage_nb.targets import TARGETS
 from tests.codegen.mugraphs import ntrans, rmsnorm, split_safe_attention
 from tests.codegen.running import TOLERANCE, draw, errors, run
 from tests.mugraphs import Block, one_kernel, tensor
+from tests.shares import crossed
 
 H200 = TARGETS["h200"]
 
@@ -129,16 +130,20 @@ def test_of_many_blocks_what_all_of_them_read_is_asked_for_behind_the_reductions
         assert error < TOLERANCE[DType.F16]
 
 
-@pytest.mark.parametrize("width", [1000, 100, 33, 2, 1032, 1792])
-@pytest.mark.parametrize("rows_per_block", [1, 2])
+@crossed({
+    "rows_per_block": [1, 2],
+    "width": [1000, 100, 33, 2, 1032, 1792],
+})
 def test_rows_that_fill_no_warp(width: int, rows_per_block: int) -> None:
     graph, options = softmax((4, width), rows_per_block, DType.F16), Options(warps=2)
     assert held(graph, options) is not None
     check(graph, options, scale=3.0)
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize("shape", [(4, 256), (1, 4, 64), (2, 2, 40)])
+@crossed({
+    "shape": [(4, 256), (1, 4, 64), (2, 2, 40)],
+    "dtype": list(TOLERANCE),
+})
 def test_softmax_of_rows(dtype: DType, shape: tuple[int, ...]) -> None:
     graph, options = softmax(shape, 1 if len(shape) == 2 else 2, dtype), Options(warps=4)
     assert held(graph, options) is not None
@@ -157,11 +162,11 @@ def test_rows_are_divided_by_denormals(dtype: DType) -> None:
     assert error < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(
-    ("shape", "dim"), [((16, 8, 64), 0), ((3, 5, 7), 1), ((64, 33), 0), ((2, 600), 0), ((1, 9, 8, 4), 1)]
-)
-@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+@crossed({
+    "dtype": [DType.F16, DType.F32],
+    "shape, dim": [((16, 8, 64), 0), ((3, 5, 7), 1), ((64, 33), 0), ((2, 600), 0), ((1, 9, 8, 4), 1)],
+    "weighted": [False, True],
+})
 def test_a_thread_has_a_column(shape: tuple[int, ...], dim: int, dtype: DType, weighted: bool) -> None:
     graph, options = columns(shape, dim, dtype, weighted), Options(warps=4)
     found = held(graph, options)
@@ -169,13 +174,14 @@ def test_a_thread_has_a_column(shape: tuple[int, ...], dim: int, dtype: DType, w
     check(graph, options, scale=3.0 if weighted else 1.0)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(
-    ("shape", "dim", "lanes"),
-    [((512, 8), 0, (128, 64)), ((1, 100, 32), 1, (24, 16)), ((37, 2, 64), 0, (8, 4)), ((2, 60, 48), 1, (8, 4)),
-     ((33, 64), 0, (8, 8))],
-)  # fmt: skip
-@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+@crossed({
+    "dtype": [DType.F16, DType.F32],
+    "shape, dim, lanes": [
+        ((512, 8), 0, (128, 64)), ((1, 100, 32), 1, (24, 16)), ((37, 2, 64), 0, (8, 4)), ((2, 60, 48), 1, (8, 4)),
+        ((33, 64), 0, (8, 8)),
+    ],
+    "weighted": [False, True],
+})
 def test_threads_share_a_column(
     shape: tuple[int, ...], dim: int, lanes: tuple[int, int], dtype: DType, weighted: bool
 ) -> None:
@@ -200,11 +206,13 @@ def windows(shape: tuple[int, ...], dims: tuple[int, ...], dtype: DType) -> Kern
     return one_kernel("X Y", b)
 
 
-@pytest.mark.parametrize(
-    ("shape", "dims"),
-    [((4, 3, 2, 16, 2), (2, 4)), ((2, 5, 3, 7), (2, 1)), ((3, 2, 8), (1, 2)), ((99, 4), (1,)), ((2, 6, 2, 40), (0, 2))],
-)
-@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+@crossed({
+    "dtype": [DType.F16, DType.F32],
+    "shape, dims": [
+        ((4, 3, 2, 16, 2), (2, 4)), ((2, 5, 3, 7), (2, 1)), ((3, 2, 8), (1, 2)), ((99, 4), (1,)),
+        ((2, 6, 2, 40), (0, 2)),
+    ],
+})
 def test_a_thread_has_a_window(shape: tuple[int, ...], dims: tuple[int, ...], dtype: DType) -> None:
     """Pools went through shared memory, with a barrier for each of their axes."""
     graph, options = windows(shape, dims, dtype), Options(warps=4)
@@ -372,13 +380,12 @@ def rope(order: tuple[int, ...], along: int, split: int = 64, summed: bool = Fal
     return one_kernel("X Y C S", b)
 
 
-@pytest.mark.parametrize(
-    ("order", "along", "split", "stores"),
-    [((1, 2, 0, 3, 4), 0, 64, "store("), ((1, 2, 3, 4, 0), 0, 64, "Vec<float, 4> y"),
+@crossed({
+    "summed": [False, True],
+    "order, along, split, stores": [((1, 2, 0, 3, 4), 0, 64, "store("), ((1, 2, 3, 4, 0), 0, 64, "Vec<float, 4> y"),
      ((0, 1, 2, 4, 3), 4, 64, "= from_float<f16>"), ((1, 2, 0, 3, 4), 3, 4, "= from_float<f16>"),
      ((0, 1, 2, 3, 4), 4, 64, "store(")],
-)  # fmt: skip
-@pytest.mark.parametrize("summed", [False, True])
+})
 def test_results_that_are_concatenated_are_saved_from_registers(
     order: tuple[int, ...], along: int, split: int, stores: str, summed: bool
 ) -> None:

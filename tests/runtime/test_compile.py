@@ -17,6 +17,7 @@ from mirage_nb.runtime.execution.compile import ResourceUsage, compile_cubin, li
 from mirage_nb.settings import Settings
 from mirage_nb.targets import TARGETS
 from tests.codegen.mugraphs import attention, linear
+from tests.shares import crossed
 
 SOURCE = """#include "mirage_device.cuh"
 using namespace mirage;
@@ -103,8 +104,10 @@ def test_what_was_compiled_is_kept(settings: Settings, compiled: list[str]) -> N
     assert compiled == ["sm_90a", "sm_80", "sm_90a", "sm_90a"]
 
 
-@pytest.mark.parametrize("suffix", [".cubin", ".json"])
-@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "gone", "foreign"])
+@crossed({
+    "damage": ["cut", "empty", "flipped", "gone", "foreign"],
+    "suffix": [".cubin", ".json"],
+})
 def test_a_damaged_entry_is_made_again(settings: Settings, compiled: list[str], suffix: str, damage: str) -> None:
     first = compile_cubin(SOURCE, "sm_90a", ONE, settings=settings)
     assert first.path is not None

@@ -25,6 +25,7 @@ from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, Target, find_target
 from tests.search.explored import explored
 from tests.search.programs import PROGRAMS
+from tests.shares import crossed
 
 H200 = find_target("h200")
 QUICK = EFFORTS["quick"]
@@ -59,8 +60,10 @@ def legal(prepared: Prepared, kernel: KernelStructure, sizes: Sizes, target: Tar
     return estimates.us, _fits(live(tiles), target) & _legal(estimates, target)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", NAMES)
+@crossed({
+    "name": NAMES,
+    "target": TARGETS,
+})
 def test_a_better_card_never_costs_more(name: str, target: str) -> None:
     card = find_target(target)
     better = {
@@ -80,8 +83,10 @@ def test_a_better_card_never_costs_more(name: str, target: str) -> None:
     assert seen
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", NAMES)
+@crossed({
+    "name": NAMES,
+    "target": TARGETS,
+})
 def test_more_multiprocessors_never_cost_more(name: str, target: str) -> None:
     """Each of them as fast as before, and device memory, too."""
     card = find_target(target)

@@ -22,6 +22,7 @@ from mirage_nb.targets import TARGETS
 from mirage_nb.tile.register_resident import Loaded, by_columns, by_rows, by_teams, holds, widest
 from tests.codegen.running import check
 from tests.search.explored import explored
+from tests.shares import crossed
 
 H200 = TARGETS["h200"]
 FORMS = (
@@ -92,8 +93,10 @@ def test_they_agree_on_elements_and_windows() -> None:
     assert found[True, True] > 60 and found[False, False] > 60
 
 
-@pytest.mark.parametrize("form", ["silu(R + {}) * 2", "gelu({} + B)", "silu({} * B) + R"])
-@pytest.mark.parametrize("rows", [64, 65, 4096])
+@crossed({
+    "rows": [64, 65, 4096],
+    "form": ["silu(R + {}) * 2", "gelu({} + B)", "silu({} * B) + R"],
+})
 def test_they_agree_on_results_that_lie_along_a_line(rows: int, form: str) -> None:
     """A residual, a bias or a scale behind the product of one row, which come along a line where it is a column."""
     text = f"W: bf16[{rows}, 2048]\nX: bf16[1, 2048]\nR: bf16[1, {rows}]\nB: bf16[{rows}]\n"
@@ -126,8 +129,10 @@ LONG = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("form", LONG)
-@pytest.mark.parametrize(("dtype", "most"), [("f32", 53248), ("bf16", 106496)])
+@crossed({
+    "dtype, most": [("f32", 53248), ("bf16", 106496)],
+    "form": LONG,
+})
 def test_they_agree_on_long_rows(form: str, dtype: str, most: int) -> None:
     """Rows that sixteen warps have to share, and those that are too long for them."""
     for width in (most // 4, most // 2, most, most + 8):

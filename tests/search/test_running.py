@@ -30,7 +30,7 @@ from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import VerdictKind
 from tests.codegen.running import check
 from tests.mugraphs import Block, one_kernel, tensor
-from tests.shares import examples
+from tests.shares import crossed, examples
 
 H200 = TARGETS["h200"]
 WAYS: dict[str, tuple[str, Any]] = {
@@ -160,9 +160,11 @@ def test_threads_that_hold_them(
     check(graph, options)
 
 
-@pytest.mark.parametrize("shape", [(600, 8), (1024, 16), (100, 16), (2, 256, 16), (1, 333, 4)])
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("exclusive", [False, True])
+@crossed({
+    "exclusive": [False, True],
+    "backward": [False, True],
+    "shape": [(600, 8), (1024, 16), (100, 16), (2, 256, 16), (1, 333, 4)],
+})
 def test_threads_that_share_columns(shape: tuple[int, ...], backward: bool, exclusive: bool) -> None:
     b = Block((tensor(shape, DType.F32), tensor(shape[-1:], DType.F32)), (1,))
     attrs = RunningAttrs(len(shape) - 2, backward, exclusive)

@@ -16,6 +16,7 @@ from mirage_nb.runtime.execution.buffers import decode, draw_sample
 from mirage_nb.verify.reals.float_gate import Array, as_written, compare, gate, samples
 from mirage_nb.verify.reals.hard_inputs import finite_names
 from mirage_nb.verify.reals.rounding import rounded
+from tests.shares import crossed
 
 NORM = """
 X: {t}[16, 512]
@@ -94,24 +95,30 @@ def refused_on(name: str, dtype: str, kernel: object) -> list[str]:
     return found + list(gate(kernel, samples(graph, names=finite_names(graph))).broken)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", PROGRAMS)
+@crossed({
+    "name": PROGRAMS,
+    "dtype": DTYPES,
+})
 def test_right_kernels_pass(name: str, dtype: str) -> None:
     graph = program(name, dtype)
     assert refused_on(name, dtype, lambda inputs: fused(graph, inputs)) == []
     assert refused_on(name, dtype, lambda inputs: as_written(graph, inputs)) == []
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", OTHER_FORMS)
+@crossed({
+    "name": OTHER_FORMS,
+    "dtype": DTYPES,
+})
 def test_right_kernels_in_other_forms_pass(name: str, dtype: str) -> None:
     other = program(name, dtype, *OTHER_FORMS[name])
     assert "random" not in refused_on(name, dtype, lambda inputs: fused(other, inputs))
     assert "random" not in refused_on(name, dtype, lambda inputs: as_written(other, inputs))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("name", "old", "new"), MUTANTS)
+@crossed({
+    "name, old, new": MUTANTS,
+    "dtype": DTYPES,
+})
 def test_wrong_kernels_do_not(name: str, old: str, new: str, dtype: str) -> None:
     wrong = program(name, dtype, old, new)
     assert refused_on(name, dtype, lambda inputs: fused(wrong, inputs)), "nothing tells it from a right one"
