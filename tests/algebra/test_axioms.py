@@ -12,6 +12,7 @@ from mirage_nb.algebra.axioms import EQUATIONS, PARTS, Axiom, AxisHole, Hole, Sy
 from mirage_nb.errors import OptionError
 from tests.algebra.exhaustive import MIXES, SYMBOLS, random_term
 from tests.algebra.rewriting import Binding, Rewriter, build, children, fill
+from tests.shares import crossed
 
 PRESETS = {"quick": QUICK, "standard": STANDARD, "thorough": THOROUGH}
 AXES = SYMBOLS["scalars"]
@@ -48,8 +49,10 @@ def instances(axiom: Axiom, options: AlgebraOptions, rng: Random, count: int) ->
     return found
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("axiom", EQUATIONS, ids=lambda a: a.name)
+@crossed({
+    "axiom": EQUATIONS,
+    "preset": PRESETS,
+})
 def test_normal_form_validates_the_equations_in_force(axiom: Axiom, preset: str, rng: Random) -> None:
     options = PRESETS[preset]
     if axiom not in options.equations():
@@ -70,8 +73,10 @@ def test_equation_is_true_of_real_numbers(axiom: Axiom, rng: Random, evaluator) 
             assert np.allclose(lhs, rhs, rtol=1e-9, atol=0), binding
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("axiom", PARTS, ids=lambda a: a.name)
+@crossed({
+    "axiom": PARTS,
+    "preset": PRESETS,
+})
 def test_oracle_keeps_what_a_sub_calls_a_part(axiom: Axiom, preset: str, rng: Random) -> None:
     for binding in instances(axiom, PRESETS[preset], rng, 60):
         algebra = Algebra(PRESETS[preset])

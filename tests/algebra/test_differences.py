@@ -30,6 +30,7 @@ from mirage_nb.search import EFFORTS, Budget, configurations, prepare, run_confi
 from tests.algebra.exhaustive import SYMBOLS, survey
 from tests.algebra.rewriting import build, fill
 from tests.algebra.test_axioms import PRESETS, instances
+from tests.shares import crossed
 
 AXES = SYMBOLS["scalars"]
 X, Y, Z, C = (Symbol(name) for name in ("x", "y", "z", "c"))
@@ -59,8 +60,10 @@ DIFFERENCES: tuple[Axiom, ...] = (
 MIX = ("sub", "sub", "add", "mul", "mul", "sum", "leaf")
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("axiom", DIFFERENCES, ids=lambda a: a.name)
+@crossed({
+    "axiom": DIFFERENCES,
+    "preset": PRESETS,
+})
 def test_the_normal_form_validates_what_holds_of_differences(axiom: Axiom, preset: str, rng: Random) -> None:
     for binding in instances(axiom, PRESETS[preset], rng, 100):
         algebra = Algebra(PRESETS[preset])

@@ -13,6 +13,7 @@ from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Budget, KernelStructure, Prepared, configurations, prepare, run_configuration
 from tests.algebra.exhaustive import MIXES, SYMBOLS, survey
 from tests.algebra.rewriting import Rewriter, SymbolAxes, build, subterms
+from tests.shares import crossed
 
 M, K, N, R = ("m",), ("k",), ("n",), ("r",)
 AXES: SymbolAxes = {
@@ -83,8 +84,10 @@ def test_the_oracle_cuts_it_when_the_axiom_is_off(name: str) -> None:
     assert not reaches(replace(THOROUGH, off=frozenset({name})), *FOR[name])
 
 
-@pytest.mark.parametrize("name", SWITCHABLE)
-@pytest.mark.parametrize("preset", [QUICK, STANDARD, THOROUGH], ids=["quick", "standard", "thorough"])
+@crossed({
+    "preset": [QUICK, STANDARD, THOROUGH],
+    "name": SWITCHABLE,
+})
 def test_without_an_axiom_no_part_is_cut_that_the_others_make(name: str, preset: AlgebraOptions) -> None:
     options = replace(preset, off=preset.off | {name})
     for number, (mix, symbols) in enumerate((m, s) for m in MIXES.values() for s in SYMBOLS.values()):

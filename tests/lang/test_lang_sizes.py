@@ -8,6 +8,7 @@ from mirage_nb.errors import DTypeError, MirageError, NamedSizeError, OptionErro
 from mirage_nb.ir import Size
 from mirage_nb.ir.sizes import resized, size_of
 from mirage_nb.lang import parse
+from tests.shares import crossed
 
 NORM = "X: f16[2*B, 64]\nW: f16[64, 32]\nreturn rms_norm(X) @ W"
 
@@ -89,8 +90,10 @@ def test_size_is_no_name_of_a_type() -> None:
         parse("X: size[2, 3]\nreturn exp(X)")
 
 
-@pytest.mark.parametrize("factor", ["(2 if B == 2 else 3)", "((len(X) == 2) + 2)", "(X.shape[0] // 300 + 2)"])
-@pytest.mark.parametrize("most", [300, 100_000])
+@crossed({
+    "most": [300, 100_000],
+    "factor": ["(2 if B == 2 else 3)", "((len(X) == 2) + 2)", "(X.shape[0] // 300 + 2)"],
+})
 def test_no_single_extent_is_another_program(factor: str, most: int) -> None:
     """Whichever numbers anybody would try."""
     with pytest.raises(NamedSizeError):
