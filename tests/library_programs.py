@@ -74,10 +74,11 @@ WHOLE: Mapping[str, Sample] = {
     "softmax by hand": Sample(
         "X: f32[8,100]\nreturn exp(X) / sum(exp(X), axis=-1, keepdims=True)", "softmax", ("torch",)
     ),
-    "rows of a table": Sample("W: f16[9000,8]\nI: int[5]\nreturn W[I]", "embedding", ("torch",), {"rows": 9000}),
-    "rows of a table in f32": Sample("I: int[5]\nW: f32[9001,8]\nreturn take(W, I)", "embedding", ("torch",)),
     "cumsum": Sample("X: f32[8,1000]\nreturn cumsum(X, axis=1)", "running_sum", ("torch",), {"dim": 1}),
     "cumsum of columns": Sample("X: bf16[3,64,40]\nreturn cumsum(X, axis=1)", "running_sum", ("torch",), {"dim": 1}),
+    "rows of a table": Sample("W: f16[40,64]\nI: int[7]\nreturn take(W, I, axis=0)", "lookup", ("mirage_nb",)),
+    "elements of a column": Sample("V: f32[40,1]\nI: int[33]\nreturn V[I]", "lookup", ("mirage_nb",)),
+    "rows in a wider type": Sample("W: bf16[40,12]\nI: int[9]\nreturn one_hot(I, 40) @ W", "lookup", ("mirage_nb",)),
     "log_softmax": Sample("X: bf16[8,1000]\nreturn log_softmax(X)", "log_softmax", ("torch",), {"dim": 1}),
     "layer_norm": Sample(
         "X: f16[8,256]\nG: f16[256]\nB: f16[256]\nreturn layer_norm(X, G, B, eps=1e-5)", "norm", ("torch",),
@@ -134,6 +135,9 @@ WHOLE: Mapping[str, Sample] = {
 """By name."""
 
 OTHERWISE: Mapping[str, str] = {
+    "rows up to a number": "W: f16[40,64]\nI: int[7]\nreturn where(I[:, None] >= arange(40), 1, 0) @ W",
+    "rows of few numbers": "W: f16[40,64]\nI: int[7]\nreturn where(I[:, None] == 2 * arange(40), 1, 0) @ W",
+    "rows that others need as well": "W: f32[40,64]\nI: int[7]\nH = one_hot(I, 40)\nreturn H, H @ W",
     "sums of what follows": "X: f32[8,64]\nreturn X @ where(arange(64)[:, None] >= arange(64), 1, 0)",
     "sums of what is before": "X: f32[8,64]\nreturn X @ where(arange(64)[:, None] < arange(64), 1, 0)",
     "sums of every other": "X: f32[8,64]\nreturn X @ where(2 * arange(64)[:, None] <= arange(64), 1, 0)",

@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
 from mirage_nb.codegen.kernel import KernelText
+from mirage_nb.codegen.lookup import lookup
 from mirage_nb.codegen.tile_program import ProgramText
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
@@ -21,6 +22,7 @@ from mirage_nb.ir.windows import Window, as_matrix
 from mirage_nb.optimize import BlockPlan, Options, Plan, as_planned, default_options
 from mirage_nb.optimize import plan as plan_graph
 from mirage_nb.optimize.reach import Reaches, reaches
+from mirage_nb.predefined import LOOKUP
 from mirage_nb.targets import Target
 from mirage_nb.tile.planned import Planned
 
@@ -58,7 +60,12 @@ def emit_plan(plan: Plan, target: Target, options: Options) -> Emitted:
     for index, (op, values) in enumerate(graph.definitions()):
         if values[0] in constants or index in plan.left_out:
             continue
-        if (match := matched.get(values[0])) is not None:
+        if (match := matched.get(values[0])) is not None and match.row == LOOKUP:
+            looked_up, kernel = lookup(index, match, graph)
+            parts.append(kernel)
+            launches.append(looked_up)
+            continue
+        if match is not None:
             by = match.launches[min(options.library, len(match.launches)) - 1]
             launches.append(LibraryCall(op, match.inputs, match.output, index, match, by))
             continue

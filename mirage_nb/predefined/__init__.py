@@ -1,5 +1,5 @@
 """Library kernels that compute several operators of a program at once: a table, and where in a program they fit."""
 
-from mirage_nb.predefined.rows import ROWS, Match, Row, matches, needed, part
+from mirage_nb.predefined.rows import LOOKUP, ROWS, Match, Row, matches, needed, part
 
-__all__ = ["ROWS", "Match", "Row", "matches", "needed", "part"]
+__all__ = ["LOOKUP", "ROWS", "Match", "Row", "matches", "needed", "part"]

@@ -21,7 +21,11 @@ from mirage_nb.predefined.masks import Band, Triangle, band, triangle
 from mirage_nb.predefined.reading import Reading
 
 FLOATS = HALVES | {DType.F32}
-LOG, EQUAL = "log(x)", "step(x) * step(-x)"
+LOG = "log(x)"
+ZERO = "step(x) * step(-x)"
+"""The formula of x == 0 (`lang.masks`)."""
+MOST_ELEMENTS = 2**31
+"""Of a tensor that a kernel counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +92,23 @@ def _alike(r: Reading, x: int, value: int) -> bool:
     return (mine.shape, mine.dtype) == (other.shape, other.dtype) and mine.dtype in FLOATS | {DType.F64}
 
 
-def embedding(r: Reading, value: int) -> Found | None:
-    """The rows of a table that an index names, zeros where it names none: a product with ones where the number of a row
-    is that of the index."""
+def lookup(r: Reading, value: int) -> Found | None:
+    """Rows of a table, by their numbers: a product of rows that are 1 in one place with the table. A number that is no
+    row's finds zeros."""
     product = r.op(value, OpKind.MATMUL)
-    ones = r.reshaped(product.inputs[0]) if product is not None else value
-    if product is None or len(r.shape(table := product.inputs[1])) != 2:
+    if product is None:
         return None
-    if (cast := r.op(ones, OpKind.CAST)) is not None:
-        ones = r.reshaped(cast.inputs[0])
-    away = r.formula(ones, EQUAL)
-    apart = r.op(away, OpKind.SUB) if away is not None else None
-    for places, index in (apart.inputs, apart.inputs[::-1]) if apart is not None else ():
-        counted, rows = r.op(r.reshaped(places), OpKind.ARANGE), r.shape(table)[0]
-        lined = r.shape(places)[-1:] == (rows,) and r.graph.types[places].elements == rows
-        if counted is not None and lined and r.shape(index)[-1:] == (1,):
-            return Found((r.reshaped(index), table), {"rows": rows})
+    hot, table = product.inputs
+    cast = r.op(hot, OpKind.CAST)  # every type has 0 and 1
+    away = r.formula(hot if cast is None else cast.inputs[0], ZERO)
+    difference = r.op(away, OpKind.SUB) if away is not None else None
+    for place, number in (difference.inputs, difference.inputs[::-1]) if difference is not None else ():
+        index, shape = r.reshaped(number), (*r.shape(value)[:-1], r.shape(table)[0])
+        is_place = r.op(r.reshaped(place), OpKind.ARANGE) is not None and r.shape(place)[-1:] == shape[-1:]
+        aligned = r.shape(number) == (*shape[:-1], 1) and r.shape(hot) == shape
+        types = [r.graph.types[v] for v in (table, index, value)]
+        if is_place and aligned and len(r.shape(table)) == 2 and all(t.dtype in FLOATS for t in types):
+            return Found((table, index), {}) if all(t.elements < MOST_ELEMENTS for t in types) else None
     return None
 
 

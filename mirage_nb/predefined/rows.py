@@ -32,10 +32,10 @@ MOST_HEADS = 65_535
 """Grid dims of a kernel are no larger."""
 QUERIES = 64
 """Of one block, where keys are not shared out between blocks."""
-MANY_ROWS = 8192
-"""Of a table in f16 or bf16, to take some of them rather than to multiply."""
 MOST_SCORES = 2**28
 """Bytes of scores that are worth writing."""
+LOOKUP = "lookup"
+"""The row whose kernel is one of ours (`codegen.lookup`)."""
 FASTEST = TARGETS[DEFAULT_TARGET]
 """Which way should be the fastest is asked for this target; all are tried."""
 
@@ -63,7 +63,8 @@ class Way:
 
     takes: of a graph, what was found and its value, whether it can. share: of the tensor rate, what it reaches.
     passes: over operands and result. kernels: how many it launches. between: bytes that it writes and reads between
-    them. begin_us: beyond a plain launch. longest: microseconds of its longest block.
+    them. begin_us: beyond a plain launch. longest: microseconds of its longest block. nbytes: that it reads and writes,
+    where that is not all of its operands and its result.
     """
 
     takes: Callable[[Reading, Found, int], bool]
@@ -73,11 +74,13 @@ class Way:
     between: Callable[[KernelGraph, Match], float] = lambda graph, match: 0.0
     begin_us: float = 0.0
     longest: Callable[[KernelGraph, Match, Target], float] = lambda graph, match, target: 0.0
+    nbytes: Callable[[KernelGraph, Match], float] | None = None
 
     def us(self, graph: KernelGraph, match: Match, target: Target) -> float:
         """Microseconds that it should take."""
         used = [graph.types[v] for v in (*match.inputs, match.output)]
-        nbytes = sum(t.nbytes for t in used) * self.passes + self.between(graph, match)
+        moved = sum(t.nbytes for t in used) if self.nbytes is None else self.nbytes(graph, match)
+        nbytes = moved * self.passes + self.between(graph, match)
         share = PLAIN_SHARE.get(used[-1].dtype)
         rate = target.tensor_rate * self.share if share is None else target.vector_rate * share
         busy = max(nbytes / (target.device_bandwidth * 1e3), ROWS[match.row].flops(graph, match) / (rate * 1e6))
@@ -154,18 +157,6 @@ def _match(reading: Reading, name: str, value: int) -> Match | None:
     match = Match(name, tuple(ways), found.inputs, value, found.attrs, inside)
     ranked = sorted(ways, key=lambda launch: ways[launch].us(reading.graph, match, FASTEST))
     return replace(match, launches=tuple(ranked))
-
-
-def _many_rows(r: Reading, found: Found, value: int) -> bool:
-    """Of fewer rows a product with ones is as fast; numbers of more are no whole numbers of f32."""
-    index, table = (r.graph.types[v] for v in found.inputs)
-    least = MANY_ROWS if table.dtype in HALVES else MANY_ROWS // 8
-    return least <= found.attrs["rows"] <= 2**24 and index.dtype is DType.F32
-
-
-def _taken(graph: KernelGraph, match: Match) -> float:
-    """The rows that are taken, instead of all."""
-    return float(graph.types[match.output].nbytes - graph.types[match.inputs[1]].nbytes)
 
 
 def _always(r: Reading, found: Found, value: int) -> bool:
@@ -261,11 +252,18 @@ def _of_product(graph: KernelGraph, match: Match, target: Target) -> float:
     return product_us((rows, columns), _depth(graph, match), math.prod(lead), rate, target)
 
 
+def _looked_up(graph: KernelGraph, match: Match) -> float:
+    """Of the table only the rows that are found; numbers, and what is written."""
+    table, index, result = (graph.types[v] for v in (*match.inputs, match.output))
+    return result.elements * (table.dtype.size + result.dtype.size) + index.nbytes
+
+
 def _none(graph: KernelGraph, match: Match) -> float:
     return 0.0
 
 
 ROWS: Mapping[str, Row] = {
+    LOOKUP: Row(patterns.lookup, {"mirage_nb": Way(_always, nbytes=_looked_up)}, _none, at_any_size=False),
     "attention": Row(
         patterns.attention,
         {
@@ -278,7 +276,6 @@ ROWS: Mapping[str, Row] = {
         },
         _pairs, at_any_size=False,
     ),
-    "embedding": Row(patterns.embedding, {"torch": Way(_many_rows, kernels=5, between=_taken)}, _none),
     "group_norm": Row(patterns.group_norm, {"torch": Way(_always, passes=10.0, kernels=3)}, _none, at_any_size=False),
     "softmax": Row(patterns.softmax, {"torch": Way(_always, passes=2.4)}, _none),
     "log_softmax": Row(patterns.log_softmax, {"torch": Way(_always, passes=2.4)}, _none),

@@ -42,7 +42,7 @@ COLUMNS_FUSED = "columns and long rows folded in parts"
 RUNNING_FUSED = "running sums fused"
 UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, COLUMNS_FUSED, RUNNING_FUSED})
 """The configurations of candidates that nobody searched for."""
-COMPOSED_ROWS = ("attention", "embedding", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
+COMPOSED_ROWS = ("lookup", "attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
 fuses with what stands around them."""
 RENAMES = frozenset({OpKind.RESHAPE, OpKind.CONST})

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from mirage_nb.codegen import LibraryCall, emit
+from mirage_nb.codegen import Launch, LibraryCall, emit
 from mirage_nb.interp import evaluate
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.optimize.plan import variants
-from mirage_nb.predefined import ROWS, Match, matches, part
+from mirage_nb.predefined import LOOKUP, ROWS, Match, matches, part
 from mirage_nb.predefined.patterns import attention
 from mirage_nb.predefined.reading import Reading
 from mirage_nb.runtime.execution.buffers import draw_sample
@@ -54,9 +54,27 @@ def test_what_only_looks_like_it_is_left_to_its_operators(text: str) -> None:
 
 
 def test_every_launch_has_its_call_and_its_name_in_saved_files() -> None:
-    named = {(row, launch) for row, it in ROWS.items() for launch in it.launches}
+    named = {(row, launch) for row, it in ROWS.items() for launch in it.launches if row != LOOKUP}
     assert named == {(row, launch) for row, launches in LIBRARY.items() for launch in launches}
     assert named - {("linear", "cublas")} == {*LAUNCHES}
+
+
+@pytest.mark.parametrize(
+    "types", ["W: f16[40,64]\nI: f32[5,7]", "W: f32[40,1]\nI: f32[5,7]", "W: f32[3,500]\nI: f16[2]"]
+)
+def test_numbers_of_no_row_find_zeros(types: str) -> None:
+    """Below, above, between two of them, none at all."""
+    graph = program(f"{types}\nreturn where(I[..., None] == arange(W.shape[0]), 1, 0) @ W")
+    emitted = emit(graph, H200)
+    assert [type(step) for step in emitted.launches] == [Launch]
+    shape, rows = graph.inputs[0].type.shape, graph.inputs[0].type.shape[0]
+    kinds = {DType.F16: np.float16, DType.F32: np.float32}
+    table = (np.arange(math.prod(shape)) % 251 + 1).reshape(shape).astype(kinds[graph.inputs[0].type.dtype])
+    numbers = np.resize([rows - 1, 0, -1, rows, 0.5, np.nan, 1, -np.inf, 2], graph.inputs[1].type.shape)
+    found = CpuExecutable(emitted)(table, numbers.astype(kinds[graph.inputs[1].type.dtype]))
+    known = np.isin(numbers, range(rows))
+    wanted = np.where(known[..., None], table[np.where(known, numbers, 0).astype(int)], 0)
+    np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("sample", WHOLE.values(), ids=[*WHOLE])
@@ -79,11 +97,12 @@ def _meant(match: Match, inputs: list[Any], shape: tuple[int, ...]) -> Any:
         raised = np.exp(inputs[0] - inputs[0].max(attrs["dim"], keepdims=True))
         share = raised / raised.sum(attrs["dim"], keepdims=True)
         return share if match.row == "softmax" else np.log(share)
+    if match.row == LOOKUP:
+        table, index = inputs
+        table = table.reshape(len(table), -1)
+        return ((index[..., None] == np.arange(len(table))) @ table).reshape(shape)
     if match.row == "running_sum":
         return inputs[0].cumsum(attrs["dim"])
-    if match.row == "embedding":
-        index, table = inputs
-        return np.where(index[..., None] == np.arange(len(table)), 1.0, 0.0).reshape(-1, len(table)) @ table
     if match.row == "norm":
         x, *rest = inputs
         x = x - x.mean(-1, keepdims=True) * attrs["centred"]
@@ -170,20 +189,3 @@ def test_a_count_of_one_element_is_no_mask_of_columns() -> None:
     for mask, known in (("arange(8)", True), ("arange(1)", False), ("0 * arange(8)", False)):
         graph = parse(f"{head}return softmax(where(arange(8)[:, None] >= {mask}, S, -inf)) @ V").graph
         assert (attention(Reading(graph), graph.outputs[0]) is not None) == known
-
-
-@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
-def test_rows_of_a_table_are_taken_where_there_are_such(dtype: str) -> None:
-    """As a product with ones, 512 rows of 32,000 were estimated at 60 us; whatever the index is, it computes that."""
-    graph = program(f"W: {dtype}[9001, 6]\nI: int[2, 4]\nreturn W[I]")
-    (match,) = matches(graph)
-    table = torch.randn(9001, 6).to(getattr(torch, {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}[dtype]))
-    index = torch.tensor([[0.0, 9000.0, -1.0, 9001.0], [7.0, 7.5, 1e30, 8192.0]])
-    found = torch.full((8, 6), torch.nan, dtype=table.dtype)
-    LAUNCHES[match.row, match.launches[0]](torch, match.attrs, (index, table), found)()
-    (meant,) = evaluate(graph, [table.double().numpy(), index.double().numpy()])
-    np.testing.assert_array_equal(found.double().numpy(), meant.reshape(8, 6))
-
-
-def test_few_rows_of_a_table_are_multiplied() -> None:
-    assert not matches(program("W: f16[500, 8]\nI: int[4]\nreturn W[I]"))

@@ -133,8 +133,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 LIBRARY = {
     "attention": ("flash", "cudnn", "efficient", "products"), "softmax": ("torch",), "log_softmax": ("torch",),
-    "embedding": ("torch",), "norm": ("torch",), "group_norm": ("torch",), "running_sum": ("torch",),
-    "linear": ("cublas", "torch"),
+    "norm": ("torch",), "group_norm": ("torch",), "running_sum": ("torch",), "linear": ("cublas", "torch"),
 }  # fmt: skip
 """Library kernels that compute several operators at once (`mirage_nb.predefined`), and the ways to launch each."""
 

@@ -34,19 +34,6 @@ def _running_sum(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], 
     return lambda: torch.cumsum(x, attrs["dim"], out=result)
 
 
-def _embedding(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    """Rows of a table; what an index names that is no row of it is zeros, as in a product with ones."""
-    index, table = operands
-    index, result = index.reshape(-1), result.view(-1, table.shape[1])
-
-    def go() -> None:
-        near = index.clamp(0, attrs["rows"] - 1)
-        torch.index_select(table, 0, near.to(torch.int32), out=result)
-        result.masked_fill_((near.trunc() != index)[:, None], 0.0)
-
-    return go
-
-
 def _norm(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     x, *rest = operands
     last, eps = x.shape[-1:], float(Fraction(attrs["eps"]))
@@ -164,8 +151,7 @@ def _products(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], res
 
 LAUNCHES: dict[tuple[str, str], Rule] = {
     ("softmax", "torch"): _softmax, ("log_softmax", "torch"): _log_softmax, ("running_sum", "torch"): _running_sum,
-    ("embedding", "torch"): _embedding, ("norm", "torch"): _norm, ("group_norm", "torch"): _group_norm,
-    ("linear", "torch"): _linear,
+    ("norm", "torch"): _norm, ("group_norm", "torch"): _group_norm, ("linear", "torch"): _linear,
     ("attention", "flash"): _flash, ("attention", "cudnn"): _cudnn, ("attention", "efficient"): _efficient,
     ("attention", "products"): _products,
 }  # fmt: skip
