@@ -381,7 +381,13 @@ class _Partition:
     def _fits(self, value: int, reader: int) -> bool:
         """Whether an elementwise operator has the elements of the one that reads it, in their order."""
         same = self.graph.types[value].elements == self.graph.types[reader].elements
-        return same and self._is_elementwise(value) and value in self.maker[reader].inputs
+        return same and self._is_elementwise(value) and value in map(self._as_lies, self.maker[reader].inputs)
+
+    def _as_lies(self, value: int) -> int:
+        """The value of which another one is a reshape, itself if of none."""
+        while value in self.maker and self.maker[value].kind is OpKind.RESHAPE:
+            value = self.maker[value].inputs[0]
+        return value
 
     def _is_elementwise(self, value: int) -> bool:
         return Trait.ELEMENTWISE in OPS[self.maker[value].kind].traits

@@ -284,6 +284,15 @@ def test_long_chains_of_operators_on_elements_are_few_pieces_soon() -> None:
             assert sum(piece.computes for piece in parts) <= most
 
 
+def test_chains_between_which_tensors_are_reshaped_are_few_pieces_soon() -> None:
+    """Five means of nine windows each, with a dimension more: pair by pair they are too many to look at."""
+    x, y, xy = "F.avg_pool2d(X, 3, 1)", "F.avg_pool2d(Y, 3, 1)", "F.avg_pool2d(X * Y, 3, 1)"
+    squares = "F.avg_pool2d(X * X, 3, 1) + F.avg_pool2d(Y * Y, 3, 1)"
+    program = parse(f"X: f32[1, 1, 11, 11]\nY: f32[1, 1, 11, 11]\nreturn ({xy} - {x} * {y}) / ({squares} + 1)").graph
+    parts = partition(coalesced(program), H200, COMPOSED)
+    assert sum(part.computes for part in parts) == 2
+
+
 def test_what_has_no_more_time_is_partitioned_all_the_same() -> None:
     program = depthwise(3)
     rng = np.random.default_rng(0)
