@@ -7,7 +7,7 @@ lies in inside[d], and 0 otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -91,6 +91,24 @@ def as_matrix(window: Window, shape: Sequence[int], columns: int) -> tuple[int, 
 def views(graph: KernelGraph) -> dict[int, Window]:
     """All values that are windows, whoever reads them. Raises NamedSizeError as `ir.sizes.sized`."""
     return _all(graph, sized(graph))
+
+
+def shares(
+    graph: KernelGraph, operands: Sequence[int], seen: Mapping[int, Window], roots: Sequence[int]
+) -> tuple[float, ...]:
+    """Of the bytes of each operand, those that it has for itself: all of them, unless it is one of several windows of a
+    tensor which have more elements together than that, or has zeros beside what it is a window of. roots: of every
+    value, what it is another shape of."""
+    types = graph.types
+    bases = [(roots[seen[v].base], seen[v].elements) if v in seen else (roots[v], types[v].elements) for v in operands]
+    read = [seen[v].read(types[v].shape) if v in seen else types[v].elements for v in operands]
+    together: dict[int, dict[int, int]] = {}
+    for value, (base, _), count in zip(operands, bases, read, strict=True):
+        together.setdefault(base, {})[roots[value]] = count
+    return tuple(
+        min(1.0, elements / sum(together[base].values())) * count / types[value].elements
+        for value, (base, elements), count in zip(operands, bases, read, strict=True)
+    )
 
 
 def launched(graph: KernelGraph) -> int:

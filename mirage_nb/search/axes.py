@@ -184,7 +184,12 @@ class Prepared:
 
 
 def prepare(
-    graph: KernelGraph, *, seed: int = 0, otherwise: bool = True, apart: Collection[tuple[int, int]] = ()
+    graph: KernelGraph,
+    *,
+    seed: int = 0,
+    otherwise: bool = True,
+    apart: Collection[tuple[int, int]] = (),
+    shares: Sequence[float] = (),
 ) -> Prepared:
     """The program over axes; without any where it cannot be said over axes, with the reason.
 
@@ -193,6 +198,7 @@ def prepare(
         seed: of the random field elements; equal seeds give equal searches.
         otherwise: the program may be said otherwise (`search.said`).
         apart: gaps of inputs whose elements do not lie one after the other there (`search.coalesced`).
+        shares: of the bytes of each input, those that it has for itself (`ir.windows`); default: all.
 
     Raises:
         SearchError: the program returns nothing.
@@ -202,8 +208,7 @@ def prepare(
     said = Said.of(graph, apart) if otherwise else Said(graph, graph)
     try:
         prepared = over_axes(said.program, seed=seed)
-        if said.parts is not None:
-            shares = said.parts.shares
+        if shares := said.parts.shares if said.parts is not None else shares:
             prepared = replace(prepared, tensors=tuple(replace(t, share=shares[t.input]) for t in prepared.tensors))
         return prepared if said.program is graph else replace(prepared, said=said)
     except SearchError as why:

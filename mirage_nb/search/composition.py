@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_nb.ir import KernelGraph, OpKind
-from mirage_nb.ir.windows import views
+from mirage_nb.ir.windows import shares, views
 from mirage_nb.predefined import matches
 from mirage_nb.search import one_row, running, squares
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
-from mirage_nb.search.axes import over_axes, prepare
-from mirage_nb.search.coalesced import Gap, coalesced, restored
+from mirage_nb.search.axes import Prepared, over_axes, prepare
+from mirage_nb.search.coalesced import coalesced, restored
 from mirage_nb.search.grain import COMPOSED, Grain
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import IsOver, never, partition
@@ -98,7 +98,8 @@ def library_and_fused(
     whole = {match.output for match in library}
     computed: list[tuple[Part, Instance]] = []
     grain = said_as.grain if said_as is not None else COMPOSED
-    gaps = {value: window.gaps(said.types[value].shape) for value, window in views(said).items()}
+    seen = views(said)
+    gaps = {value: window.gaps(said.types[value].shape) for value, window in seen.items()}
     pieces = partition(said, target, grain, library=library, is_over=is_over)
     by_library = [p for p in pieces if whole.intersection(p.writes) or any(is_heavy(p.graph, op) for op in p.graph.ops)]
     looked_at = gaps.keys() - {*said.outputs, *(value for piece in by_library for value in piece.reads)}
@@ -107,7 +108,9 @@ def library_and_fused(
             return None
         apart = [(n, dim) for n, value in enumerate(piece.reads) for dim in gaps.get(value, ())]
         as_it_is = piece in by_library or looked_at.issuperset(piece.writes)
-        computed.append(_computed(piece, apart, target, limits, seed, as_it_is))
+        own = shares(said, piece.reads, seen, range(len(said.types)))
+        prepared = prepare(piece.graph, seed=seed, apart=apart, shares=own)
+        computed.append(_computed(piece, prepared, target, limits, as_it_is))
     fused = any(part.structure is not None for part, _ in computed)
     if not fused and (fewest is program or all(part.prepared.refused for part, _ in computed)):
         return None
@@ -223,12 +226,11 @@ def _small(program: KernelGraph, replaced: Replaced, wording: Wording, seed: int
 
 
 def _computed(
-    piece: Piece, apart: Sequence[Gap], target: Target, limits: Limits, seed: int, as_it_is: bool
+    piece: Piece, prepared: Prepared, target: Target, limits: Limits, as_it_is: bool
 ) -> tuple[Part, Instance]:
     """What computes a piece, and how: a library its product, or all of it, one kernel anything else that fits one; of
-    what only moves elements, whatever takes less. apart: gaps of what it reads where that lies in another value.
-    as_it_is: its operators are a library's, or kernels read what it says where that lies."""
-    prepared = prepare(piece.graph, seed=seed, apart=apart)
+    what only moves elements, whatever takes less. as_it_is: its operators are a library's, or kernels read what it says
+    where that lies."""
     simple = bool(piece.reads) and not prepared.refused and len({*prepared.outputs}) == len(prepared.outputs)
     simple = simple and any(op.kind not in RENAMES for op in piece.graph.ops)
     if simple and not as_it_is:

@@ -119,3 +119,11 @@ def test_windows_of_one_tensor_take_its_bytes_once(text: str, megabytes: float) 
     """Four windows of a tensor were four tensors from device memory, and zeros around a tensor were read."""
     found = library_and_fused(parse(text).graph, H200)
     assert found is not None and found.instance.cost.bytes_device == pytest.approx(megabytes * 1e6, rel=0.02)
+
+
+def test_blocks_of_stencils_are_as_large_as_they_are_of_sums() -> None:
+    """Windows that came from device memory each hid what else blocks take: those of a stencil had a fifth of that."""
+    texts = (f"U: f32[2048, 2048]\nreturn {line}" for line in ("U[1:-1, 1:-1] * 2", "U[:-2, 1:-1] + U[2:, 1:-1]"))
+    one, two = (library_and_fused(parse(text).graph, H200) for text in texts)
+    assert one is not None and two is not None
+    assert two.instance.cost.us < 1.1 * one.instance.cost.us and two.instance.cost.blocks < 2 * one.instance.cost.blocks

@@ -8,14 +8,14 @@ the instance is estimated to take.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 
 from mirage_nb.ir import AccumAttrs, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, OutSaverAttrs
-from mirage_nb.ir.windows import Window, windows
+from mirage_nb.ir.windows import shares, windows
 from mirage_nb.search.sizes.anatomy import Chain, Fixed, Mask, Moved, Outline, Sizes
 from mirage_nb.search.sizes.cost import Cost, best_variant, estimate
 from mirage_nb.search.sizes.library import library_steps
@@ -89,30 +89,13 @@ def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
         elif isinstance(op.body, BlockGraph):
             literals = frozenset(arg for arg, value in enumerate(op.inputs) if value in uniform)
             tensors = [roots[value] for value in op.inputs]
-            numbers, shares = tuple(map(tensors.index, tensors)), _shares(graph, op.inputs, roots, seen)
+            numbers, own = tuple(map(tensors.index, tensors)), shares(graph, op.inputs, seen, roots)
             behind = {*tensors, *(roots[seen[value].base] for value in op.inputs if value in seen)}
-            found.append((values[0], _Written(op.body, numbers, shares, literals, not left.isdisjoint(behind))))
+            found.append((values[0], _Written(op.body, numbers, own, literals, not left.isdisjoint(behind))))
             left.update(values)
         else:
             found.append((values[0], None))
     return found
-
-
-def _shares(
-    graph: KernelGraph, operands: Sequence[int], roots: Sequence[int], seen: Mapping[int, Window]
-) -> tuple[float, ...]:
-    """Of the bytes of each operand, those that it has for itself: all of them, unless it is one of several windows of a
-    tensor which have more elements together than that, or has zeros beside what it is a window of."""
-    types = graph.types
-    bases = [(roots[seen[v].base], seen[v].elements) if v in seen else (roots[v], types[v].elements) for v in operands]
-    read = [seen[v].read(types[v].shape) if v in seen else types[v].elements for v in operands]
-    together: dict[int, dict[int, int]] = {}
-    for value, (base, _), count in zip(operands, bases, read, strict=True):
-        together.setdefault(base, {})[roots[value]] = count
-    return tuple(
-        min(1.0, elements / sum(together[base].values())) * count / types[value].elements
-        for value, (base, elements), count in zip(operands, bases, read, strict=True)
-    )
 
 
 def _tiles(
