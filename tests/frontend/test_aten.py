@@ -145,6 +145,8 @@ CASES: dict[str, list[Case]] = {
                                    case(CACHE, tensor(2, 3, 3, 4), 2, 1, 8, 3)],
     "aten.select_scatter.default": [case(CACHE, tensor(2, 3, 4), 2, 5), case(X, ROW, 0, -1)],
     **{f"aten.{name}": [] for name in ("empty.memory_format", "empty_permuted.default", "empty_like.default")},
+    "aten.diagonal_scatter.default": [case(X, tensor(3)), case(IMAGE, tensor(2, 4), 1, 1, 2), case(X, tensor(2), -1),
+                                      case(X, tensor(1), 3, -2, -1)],
     "aten.tril.default": [case(IMAGE), case(X, 1), case(X, -1)],
     "aten.triu.default": [case(IMAGE), case(X, 2)],
     "aten.cumsum.default": [case(IMAGE, 1), case(ROW, 0)],
@@ -194,6 +196,7 @@ CASES: dict[str, list[Case]] = {
     "aten.linear.default": [case(IMAGE, tensor(3, 5)), case(IMAGE, tensor(3, 5), tensor(3)), case(ROW, tensor(3, 4))],
     "aten.addmm.default": [case(tensor(5), X, tensor(4, 5)), case(tensor(3, 5), X, tensor(4, 5), beta=0.5, alpha=2)],
     "aten.baddbmm.default": [case(tensor(2, 3, 5), tensor(2, 3, 4), tensor(2, 4, 5), alpha=0.5)],
+    "aten.addmv.default": [case(tensor(3), X, ROW), case(tensor(3), X, ROW, beta=0.5, alpha=2)],
     "aten.einsum.default": [case("bhqd,bhkd->bhqk", [HEADS, tensor(2, 3, 7, 8)]), case("ij,jk", [X, tensor(4, 2)]),
                             case("ii->i", [tensor(3, 3)]), case("ii", [tensor(3, 3)]),
                             case("ij,kj->ki", [X, tensor(2, 4)]), case("ij->j", [X]), case("ij,ij->", [X, Y]),
@@ -276,6 +279,13 @@ WHOLE_ONLY: dict[str, list[Case]] = {
     "aten.adaptive_avg_pool2d.default": [case(PHOTO, [1, 1]), case(PHOTO, [3, 2])],
     "aten.pixel_shuffle.default": [case(PHOTO, 2)],
     "aten.round.default": [case(X), case(tensor(5, 40))], "aten.trunc.default": ONE, "aten.frac.default": ONE,
+    "aten.acosh.default": [case(positive(3, 4))], "aten.atanh.default": [case(tensor(3, 4))],
+    "aten.copysign.Tensor": [case(X, Y)], "aten.fmax.default": [case(X, ROW)], "aten.fmin.default": [case(X, Y)],
+    "aten.cummax.default": [case(IMAGE, 1), case(X, -1)], "aten.cummin.default": [case(X, 0)],
+    "aten._cdist_forward.default": [case(X, tensor(2, 4), order, None) for order in (1.0, 2.0, 3.0)],
+    "aten.avg_pool3d.default": [case(tensor(2, 2, 4, 4, 4), [2, 2, 2])],
+    "aten.adaptive_max_pool2d.default": [case(PHOTO, [3, 2])],
+    "aten.upsample_nearest2d.vec": [case(PHOTO, None, [2.0, 3.0]), case(PHOTO, [12, 6], None)],
 }
 """What only whole programs compute themselves."""
 CASES |= LOOKUPS | WHOLE_ONLY
@@ -305,6 +315,7 @@ LOGICAL: dict[str, Callable[..., Any]] = {
     "aten.where.self": lambda x, y: torch.where(x > y, x * 2, y),
     "aten.where.ScalarOther": lambda x, y: torch.where(x > y, x, 0.5),
     "aten.where.ScalarSelf": lambda x, y: torch.where(x > y, 0.5, x),
+    "aten.index_put.default": lambda x, y: x.index_put((y > 0,), y.sum()).index_put((x > 1,), y.new_full((), 0.5)),
     "aten.masked_fill.Scalar": lambda x, y: x.masked_fill(y > 0, -torch.inf).exp(),
 }
 """What works on truth values: functions that use them and return numbers."""

@@ -60,6 +60,11 @@ def _stacked(at: At, tensors: Sequence[Any], axis: int = 0) -> Term:
     return views.reshaped(at.b, at.b.tensor(borrowed("stack")(at, tensors, axis), "stack"), at.shape)
 
 
+def _first(name: str) -> Row:
+    """Of results and their places, which have no term, the former."""
+    return lambda at, *given, **named: (borrowed(name)(at, *given, **named), None)
+
+
 def _windows(at: At, x: Any, axis: int, size: int, step: int) -> Term:
     """unfold: windows of an axis, each along a new last one."""
     value = at.tensor(x)
@@ -91,7 +96,11 @@ WHOLE: dict[str, Row] = {
     **_rows("adaptive_avg_pool1d.default adaptive_avg_pool2d.default"),
     **_rows("round.default trunc.default frac.default floor_divide.default floor_divide.Scalar"),
     **_rows("sinh.default cosh.default asinh.default erfc.default hypot.default"),
-    **_rows("logcumsumexp.default logaddexp.default"),
+    **_rows("logcumsumexp.default logaddexp.default acosh.default atanh.default copysign.Tensor fmax.default"),
+    **_rows("fmin.default avg_pool3d.default"),
+    **{f"aten.{name}.default": _first(name) for name in ("cummax", "cummin", "adaptive_max_pool2d")},
+    "aten._cdist_forward.default": lambda at, x, y, order, *_: borrowed("cdist")(at, x, y, order),
+    "aten.upsample_nearest2d.vec": lambda at, x, size, factors: borrowed("interpolate")(at, x, size, factors or 1),
     **{f"aten.div.{kind}_mode": borrowed("divide") for kind in ("Tensor", "Scalar")},
     "aten.unfold.default": _windows,
     "aten.pad.default": lambda at, x, amounts, mode="constant", value=None: borrowed("pad")(

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mirage_nb.frontend.aten.borrowed import borrowed
-from mirage_nb.frontend.aten.terms import At, Held, Left, Row, number
+from mirage_nb.frontend.aten.masks import put
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, number
 from mirage_nb.ir.ops import DimAttrs, OpKind
 from mirage_nb.lang import lowering, masks, views
 from mirage_nb.lang.builder import Builder, Term, Value
@@ -80,7 +81,9 @@ def _index_copy(at: At, x: Any, axis: int, index: Any, source: Any) -> Term:
     return _written(at, x, along, at.tensor(index), _rows(at.b, at.tensor(source), along))
 
 
-def _index_put(at: At, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Term:
+def _index_put(at: At, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Result:
+    if any(isinstance(index, Held) and index.logical for index in indices):
+        return put(at, x, indices, values, accumulate)
     axis, index = _at(at, indices)
     b, shape = at.b, at.shape
     wanted = (*shape[:axis], *b.shape(index), *shape[axis + 1 :])

@@ -7,11 +7,12 @@ one that it is given, or hands out, has no term, since programs have no such ten
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, Undefined, elementwise, number
-from mirage_nb.ir.ops import OpKind
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, Undefined, elementwise, number, padded
+from mirage_nb.ir.ops import OpKind, Shape
 from mirage_nb.lang import lowering, masks, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.calls import call
@@ -146,6 +147,32 @@ def _cut(kind: type[ast.cmpop]) -> Row:
     return row
 
 
+def put(at: At, x: Any, indices: Sequence[Any], value: Any, accumulate: bool = False) -> Result:
+    """One number for all elements under a mask."""
+    mask = at.logical(indices[0]) if len(indices) == 1 else None
+    if mask is None or at.b.shape(mask) != at.shape or accumulate or math.prod(_filled_shape(at, value)) != 1:
+        raise Left("a write at places that are no mask of all elements, or of several values")
+    return _chosen(at, mask, at.choice(value), at.choice(x))
+
+
+def _filled_shape(at: At, value: Any) -> Shape:
+    """The shape of a tensor, which may be the same number everywhere."""
+    return at.b.shape(at.tensor(value)) if isinstance(value.term, int) else value.filled.shape
+
+
+def _diagonal_scatter(at: At, x: Any, source: Any, offset: int = 0, one: int = 0, other: int = 1) -> Result:
+    """The diagonal along the last two axes, written from a tensor along one of them."""
+    *lead, rows, columns = at.shape
+    if (one % len(at.shape), other % len(at.shape)) != (len(lead), len(lead) + 1):
+        raise Left("a diagonal that is not along the last two axes")
+    mask, new = triangle(at.b, rows, columns, offset, ast.Eq), at.choice(source)
+    if isinstance(new, int):
+        extent, count = (rows, at.b.shape(new)[-1]) if offset >= 0 else (columns, at.b.shape(new)[-1])
+        new = padded(at.b, new, len(lead), (0, extent - count))
+        new = views.reshaped(at.b, new, (*lead, *((rows, 1) if offset >= 0 else (1, columns))))
+    return _chosen(at, mask, new, at.choice(x))
+
+
 COMPARISONS = {"gt": ast.Gt, "ge": ast.GtE, "lt": ast.Lt, "le": ast.LtE, "eq": ast.Eq, "ne": ast.NotEq}
 
 ROWS: dict[str, Row] = {
@@ -168,6 +195,8 @@ ROWS: dict[str, Row] = {
     "aten.arange.start": _arange,
     "aten.arange.start_step": _arange,
     "prims.iota.default": lambda at, n, *, start=0, step=1, **_: masks.arange(at.b, start, start + n * step, step),
+    "aten.index_put.default": put,
+    "aten.diagonal_scatter.default": _diagonal_scatter,
     "aten.tril.default": _cut(ast.GtE),
     "aten.triu.default": _cut(ast.LtE),
 }

@@ -35,8 +35,8 @@ def _mm(at: At, x: Any, y: Any) -> Term:
 
 
 def _plus(at: At, bias: Any, x: Any, y: Any, *, beta: float = 1, alpha: float = 1) -> Term:
-    """addmm and baddbmm: beta * bias + alpha * x @ y."""
-    made = lowering.multiply(at.b, product(at.b, at.tensor(x), at.tensor(y)), number(alpha))
+    """addmm, baddbmm and addmv: beta * bias + alpha * x @ y."""
+    made = lowering.multiply(at.b, _matmul(at, x, y), number(alpha))
     return lowering.add(at.b, made, lowering.multiply(at.b, at.term(bias), number(beta)))
 
 
@@ -72,5 +72,6 @@ ROWS: dict[str, Row] = {
     "aten.linear.default": _linear,
     "aten.addmm.default": _plus,
     "aten.baddbmm.default": _plus,
+    "aten.addmv.default": _plus,
     "aten.einsum.default": lambda at, equation, tensors, **_: borrowed("einsum")(at, equation, *tensors),
 }
