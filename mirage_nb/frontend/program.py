@@ -127,12 +127,17 @@ _TENSORS = "have it return tensors: with keywords={'use_cache': False}, where it
 _REST = 'torch.compile(model, backend="mirage_nb") takes what it can and leaves the rest to PyTorch'
 
 
+@functools.cache
+def _decompositions() -> Mapping[Any, Any]:
+    """PyTorch's own of what the table has no row for; collecting them takes as long as reading a small model."""
+    table: Mapping[Any, Any] = torch.export.default_decompositions()
+    return {key: row for key, row in table.items() if str(key) not in WHOLE}
+
+
 def _exported(module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """The ATen graph, without mutation; what the table has a row for stays whole."""
     wrapped = module if isinstance(module, torch.nn.Module) else _Function(module)
-    table = torch.export.default_decompositions()
-    for overload in [key for key in table if str(key) in WHOLE]:
-        del table[overload]
+    table = dict(_decompositions())
     training = wrapped.training
     wrapped.eval()
     try:
