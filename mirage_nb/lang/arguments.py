@@ -47,6 +47,8 @@ class Inlined:
     """What it is of elements, if it is that."""
     more: str = ""
     """The name of all further keywords, if it takes any."""
+    reads: frozenset[Any] = frozenset()
+    """What its defaults are made of."""
 
     @property
     def signature(self) -> str:

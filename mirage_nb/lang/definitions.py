@@ -55,14 +55,16 @@ def define(expressions: Expressions, statement: ast.FunctionDef) -> None:
         raise _error(expressions, DuplicateNameError, "two parameters have one name", "rename one", statement)
     nodes = [*[None] * (len(placed) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
     given = zip(names, nodes, strict=True)
+    expressions.reads = set()
     defaults = {name: expressions.result(node) for name, node in given if node is not None}
+    reads = frozenset(expressions.reads)
     _check_names(expressions, statement, {*every})
     positional, keywords = tuple(a.arg for a in placed), tuple(a.arg for a in arguments.kwonlyargs)
     if rest:
         names = positional
     expressions.functions[statement.name] = Inlined(
         statement.name, names, defaults, tuple(statement.body), expressions.source.of(statement), rest,
-        keywords if rest else (), expressions.bindings, expressions.functions, formula_now, more,
+        keywords if rest else (), expressions.bindings, expressions.functions, formula_now, more, reads,
     )  # fmt: skip
 
 

@@ -248,12 +248,13 @@ def _tokens(source: Source, number: int) -> Iterator[tuple[str, str, SourceSpan]
         position = found.end()
         if found.lastgroup == "number" and (rest := _WORD.match(line, position)):
             word = found.group() + rest.group()
-            raise ProgramSyntaxError(
-                f"{word[:MAX_NAME]} is not a number",
-                hint=f"a product is written with *: {found.group()} * ..." if rest.group()[0].isalpha() else
-                "numbers are decimal: 16, 4_096, 0.5, 1e-5; names start with a letter",
-                span=source.span(number, place.column, len(word)),
-            )  # fmt: skip
+            hint = "numbers are decimal: 16, 4_096, 0.5, 1e-5; names start with a letter"
+            if rest.group() in ("j", "J"):
+                hint = "there are no complex numbers: keep real and imaginary parts"
+            elif rest.group()[0].isalpha():
+                hint = f"a product is written with *: {found.group()} * ..."
+            span = source.span(number, place.column, len(word))
+            raise ProgramSyntaxError(f"{word[:MAX_NAME]} is not a number", hint=hint, span=span)
         if found.lastgroup in ("number", "name") and place.width > MAX_NAME:
             raise ProgramSizeError(
                 f"a {found.lastgroup} of {place.width} characters", hint=f"at most {MAX_NAME}", span=place

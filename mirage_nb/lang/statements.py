@@ -441,7 +441,7 @@ class Statements(Declarations):
             hint = f"{error.hint}; line {source.of(call).line} calls {function.name}".lstrip("; ")
             raise type(error)(error.message, hint=hint, span=error.span) from None
         finally:
-            expressions.reads |= read
+            expressions.reads |= read | function.reads
             expressions.bindings, self._loops, self._conditions = outer, loops, conditions
             expressions.functions, expressions.source, self.source, self._home = functions, source, source, home
             self._calls -= 1

@@ -272,6 +272,7 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("returns X", SYNTAX, "", "did you mean return?"),
     ("return gather(X, 1, X)", SYNTAX, "1", "write gather(x, index, axis)"),
     ("return F.gelu(X, approximate='fast')", SHAPE, "F.gelu(X, approximate='fast')", "'tanh'"),
+    ("return X * 1j", SYNTAX, "1j", "no complex numbers"),
     ("return X[1.0]", SHAPE, "1.0", "write 1"),
     ("return X[:, :2.0]", SHAPE, "2.0", "write 2"),
     ("return X[True]", SHAPE, "True", "write 1"),

@@ -280,6 +280,7 @@ def test_lists_grow_in_the_ways_of_python() -> None:
     "n = 3\nwhile n > 1:\n    X = X * 2\n    n -= 1\nreturn X",
     "def make(k):\n    def f(t):\n        return t * k\n    return f\ntwice = make(2)\nreturn twice(X)",
     "for f in (torch.sin, torch.cos):\n    X = f(X)\nreturn X",
+    "EPS = 1e-5\ndef norm(v, eps=EPS):\n    s = v * v + eps\n    return v / sqrt(s)\nreturn norm(X)",
 ])  # fmt: skip
 def test_what_counts_turns_or_is_called_is_not_remarked_upon(text: str) -> None:
     assert not parse("X: f32[4, 6]\n" + text).remarks
