@@ -36,9 +36,13 @@ def behind(read: Iterable[Binding]) -> set[Binding]:
 
 def remarks(made: Sequence[Binding], read: Iterable[Binding]) -> tuple[Remark, ...]:
     """Names on which nothing depends that was `read` in the end; what a loop assigns counts once."""
-    used = {binding.place for binding in behind(read)}
-    return tuple(
-        Remark(f"{b.name} is {'declared' if b.is_input else 'defined'} and no output needs it", b.place)
-        for b in {binding.place: binding for binding in made}.values()
-        if b.place not in used and not b.name.startswith("_")
-    )
+    found = behind(read)
+    used, names = {binding.place for binding in found}, {binding.name for binding in found}
+
+    def said(b: Binding) -> str:
+        if b.name in names and not b.is_input:
+            return f"{b.name} is given another value before anything reads this one"
+        return f"{b.name} is {'declared' if b.is_input else 'defined'} and no output needs it"
+
+    unused = (b for b in {binding.place: binding for binding in made}.values() if b.place not in used)
+    return tuple(Remark(said(b), b.place) for b in unused if not b.name.startswith("_"))

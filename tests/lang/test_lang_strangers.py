@@ -289,6 +289,8 @@ def test_what_counts_turns_or_is_called_is_not_remarked_upon(text: str) -> None:
 def test_an_unused_name_still_is() -> None:
     (remark,) = parse("X: f32[4]\nz = X * 3\nreturn X * 2").remarks
     assert remark.message == "z is defined and no output needs it"
+    (remark,) = parse("X: f32[4]\nz = X * 3\nz = X + 1\nreturn z * 2").remarks
+    assert remark.message == "z is given another value before anything reads this one" and remark.span.line == 2
 
 
 @pytest.mark.parametrize(("text", "words", "marked"), [
