@@ -17,6 +17,7 @@ SAME = {
     "softplus(X)": ("log(1 + E)", "log1p(E)", "X - logsigmoid(X)"),
     "logsigmoid(X)": ("log(sigmoid(X))", "-log(1 + exp(-X))"),
     "logaddexp(X, Y)": ("log(E + exp(Y))", "Y + softplus(X - Y)", "maximum(X, Y) + log1p(exp(-abs(X - Y)))"),
+    "softmax(X)": ("exp(X - logsumexp(X, 1)[:, None])", "exp(X - log(sum(E, axis=1, keepdims=True)))"),
     "mish(X)": ("X * tanh(log(1 + E))",),
     "elu(X)": (
         "where(X > 0, X, expm1(X))", "where(X < 0, E - 1, X)", "S + minimum(E - 1, 0)", "relu(X) - relu(1 - E)"
@@ -36,6 +37,7 @@ WRONG = {
     "gelu(X)": ("0.5 * X * (1 + erf(X / sqrt(3)))", "0.5 * X * (1 + erf(X * sqrt(2)))",
                 "0.5 * X * (1 + erf(X * 0.7071067811865476))"),
     "abs(X * Y)": ("abs(X) * Y", "abs(X) * abs(X)", "relu(X) * relu(Y)", "abs(X) * abs(Y) * 2"),
+    "softmax(X)": ("exp(X + logsumexp(X, 1)[:, None])", "exp(X - logsumexp(Y, 1)[:, None])"),
     "log(E + exp(Y)) + log(X)": ("log(X * E + X * exp(Y))",),
 }  # fmt: skip
 

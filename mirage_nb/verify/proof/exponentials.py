@@ -30,10 +30,13 @@ def exponentials(known: Known, term: Term) -> Step | None:
     return None
 
 
-def exponential(known: Known, term: Term) -> Step | None:
+def exponential(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
     (inside,) = term.args
     if inside.kind is Kind.FN and inside.data == "log" and known.holds(Need.POSITIVE, inside.args[0]):
         return step("exp_log", a=inside.args[0])
+    number, rest = split(inside)
+    if number == num(-1) and rest.kind is Kind.FN and rest.data == "log" and known.holds(Need.POSITIVE, rest.args[0]):
+        return step("log_inverse", True, a=rest.args[0]), step("exp_log", a=inv(rest.args[0]))
     if inside.kind is not Kind.ADD:
         return None
     return step("exp_add", a=inside.args[0], b=add(*inside.args[1:]), r=ONE)
