@@ -141,7 +141,7 @@ def agree(text: str, structures: int, limit: int) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 6))])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_ranking_and_planner_agree(seed: int) -> None:
     found: Counter[str] = Counter()
     for form in range(len(FORMS)):
