@@ -24,6 +24,9 @@ class Planned:
     places: frozenset[int] = frozenset()
     op: int = 0
 
+    def __repr__(self) -> str:
+        return f"<Planned {type(self.program).__name__} of {self.block!r}>"
+
     def findings(self, target: Target) -> tuple[str, ...]:
         """Everything that is wrong with the program, in words; () if nothing is."""
         if isinstance(self.program, Program):

@@ -440,6 +440,10 @@ class StagedProgram:
     late: frozenset[int] = frozenset()
     behind: bool = False
 
+    def __repr__(self) -> str:
+        statements = len(self.loader) + len(self.code)
+        return f"<StagedProgram of {statements} statements, {self.warps} warps, for {self.block!r}>"
+
     @property
     def threads(self) -> int:
         """Threads that compute."""
