@@ -329,10 +329,10 @@ class _Partition:
 
     def pieces(self) -> tuple[Piece, ...]:
         """Join what pays most, until nothing does."""
-        heap: list[tuple[float, int, int]] = []
+        heap: list[tuple[float, int, int, int]] = []
         self._offer(heap, {(a, b) for a in self.members for b in self._near(a)})
         while heap or self._offer(heap, self._alike()):
-            _, first, second = heapq.heappop(heap)
+            *_, first, second = heapq.heappop(heap)
             if first not in self.members or second not in self.members or self._apart(first, second):
                 continue
             number = self._join(first, second)
@@ -392,9 +392,10 @@ class _Partition:
     def _is_elementwise(self, value: int) -> bool:
         return Trait.ELEMENTWISE in OPS[self.maker[value].kind].traits
 
-    def _offer(self, heap: list[tuple[float, int, int]], pairs: Iterable[tuple[int, int]]) -> bool:
-        """These pairs of groups, if they are worth joining; those later where a product repeats another's work. Whether
-        there are any."""
+    def _offer(self, heap: list[tuple[float, int, int, int]], pairs: Iterable[tuple[int, int]]) -> bool:
+        """These pairs of groups, if they are worth joining; those later where a product repeats another's work. Of those
+        that are worth the same the first in the program come first: layers that repeat are cut alike. Whether there are
+        any."""
         for a, b in sorted({(min(pair), max(pair)) for pair in pairs}):
             members = self.members[a] | self.members[b]
             if not self.grain.looped and (self.members[a] <= self.seen or self.members[b] <= self.seen):
@@ -402,7 +403,7 @@ class _Partition:
             if self.looked_at < LOOKED_AT and not self.is_over() and self._allowed(members):
                 gain = self._alone(a) + self._alone(b) - self._us(members)
                 if gain > 0:
-                    heapq.heappush(heap, (REPEATED_US * self._multiplied(a, b) - gain, a, b))
+                    heapq.heappush(heap, (REPEATED_US * self._multiplied(a, b) - gain, min(members), a, b))
         return bool(heap)
 
     def _alike(self) -> Iterator[tuple[int, int]]:

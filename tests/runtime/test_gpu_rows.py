@@ -78,7 +78,9 @@ def test_every_launch_is_right_and_stays_right_in_cuda_graphs(gpu: Gpu, name: st
     torch.testing.assert_close(outputs, first, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["causal", "softmax", "rows of a table", "both turned, batched", "biased relu", "layer_norm"])
+@pytest.mark.parametrize(
+    "name", ["causal", "softmax", "rows of a table", "both turned, batched", "biased relu", "layer_norm"]
+)
 def test_saved_files_run_without_the_package(gpu: Gpu, name: str, tmp_path: Path) -> None:
     made = emitted(WHOLE[name], 1)
     plan = lower(made, made.graph, arch=find_target(DEFAULT_TARGET).arch, about={"name": name})
