@@ -393,8 +393,9 @@ class _Partition:
         return Trait.ELEMENTWISE in OPS[self.maker[value].kind].traits
 
     def _offer(self, heap: list[tuple[float, int, int, int]], pairs: Iterable[tuple[int, int]]) -> bool:
-        """These pairs of groups, if they are worth joining; those later where a product repeats another's work, and what
-        is worth the same from the front of the program on: layers that repeat are cut alike. Whether there are any."""
+        """These pairs of groups, if they are worth joining; those later where a product repeats another's work. What is
+        worth the same is joined from the front of the program on: layers that repeat are cut alike. Whether there are
+        any."""
         for a, b in sorted({(min(pair), max(pair)) for pair in pairs}):
             members = self.members[a] | self.members[b]
             if not self.grain.looped and (self.members[a] <= self.seen or self.members[b] <= self.seen):
