@@ -407,7 +407,10 @@ class _Partition:
         return bool(heap)
 
     def _alike(self) -> Iterator[tuple[int, int]]:
-        """Pairs of groups that take little more than their launch, and write tensors of one shape."""
+        """Pairs of groups that take little more than their launch, and write tensors of one shape; none where they are
+        searched: what shares nothing is found alone."""
+        if self.grain.looped:
+            return
         known: dict[tuple[int, ...], list[int]] = {}
         for number, members in self.members.items():
             if self.fixed.isdisjoint(members) and 0 < self._alone(number) < SMALL_STARTS * self.target.start_us:
