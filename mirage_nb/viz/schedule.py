@@ -73,9 +73,9 @@ def _rows(
                 ops = [step.op] if step.accum is None else [step.op, step.accum]
                 lines = [line for inner in statement.body for line in lines_of(inner)]
             case staged.Loop(body=inside) | staged.Refill(body=inside):
-                yield _head(escape(line_of(statement)))
+                yield _head(_repeated(statement))
                 yield from _rows(number, program, steps, inside)
-                yield _head("")
+                yield _head("then")
                 continue
             case staged.Signal.BARRIER:
                 yield "<tr class='mir-barrier'><td colspan='3'>barrier: all threads wait for each other</td></tr>"
@@ -87,6 +87,13 @@ def _rows(
         places = f" data-ops='{' '.join(f'{number}.{op}' for op in ops)}'" if ops else ""
         code = escape("\n".join(lines))
         yield f"<tr{places}>{what}<td><code>{code}</code></td></tr>"
+
+
+def _repeated(statement: staged.Loop | staged.Refill) -> str:
+    """When the statements inside one run."""
+    if isinstance(statement, staged.Refill):
+        return f"while there are tiles to bring, {statement.ahead} iterations ahead"
+    return f"for {escape(statement.counter)} from {statement.first} to {statement.count - 1}"
 
 
 def _head(words: str) -> str:
