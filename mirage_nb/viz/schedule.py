@@ -65,7 +65,7 @@ def _rows(
     number: int, program: StagedProgram, steps: Sequence[Step], body: Sequence[staged.Statement]
 ) -> Iterator[str]:
     """A row for every statement; those of a step share one."""
-    block = program.block
+    block, last = program.block, body[-1]
     for statement in body:
         match statement:
             case staged.Task(step=step):
@@ -75,7 +75,7 @@ def _rows(
             case staged.Loop(body=inside) | staged.Refill(body=inside):
                 yield _head(_repeated(statement))
                 yield from _rows(number, program, steps, inside)
-                yield _head("then")
+                yield _head("then") if statement is not last else ""
                 continue
             case staged.Signal.BARRIER:
                 yield "<tr class='mir-barrier'><td colspan='3'>barrier: all threads wait for each other</td></tr>"
