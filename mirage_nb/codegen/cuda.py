@@ -16,6 +16,7 @@ from mirage_nb.codegen.lookup import lookup
 from mirage_nb.codegen.tile_program import ProgramText
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
+from mirage_nb.ir.fields import INDEX_LIMIT
 from mirage_nb.ir.places import numbered
 from mirage_nb.ir.sizes import sized
 from mirage_nb.ir.windows import Window, as_matrix
@@ -26,8 +27,6 @@ from mirage_nb.predefined import LOOKUP
 from mirage_nb.targets import Target
 from mirage_nb.tile.planned import Planned
 
-INDEX_LIMIT = 2**31
-"""Element offsets are 32-bit."""
 HEADER = '#include "mirage_device.cuh"\n\nusing namespace mirage;\n'
 
 

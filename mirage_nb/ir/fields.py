@@ -52,6 +52,8 @@ MAX_ELEMENTS = 2**60
 MAX_DIGITS = 1200
 MAX_BLOCKS = 2**31 - 1
 """Blocks of a grid, in all and along each of its dims, that CUDA starts at once."""
+INDEX_LIMIT = 2**31
+"""Of elements of a tensor that generated kernels read or write: their offsets have 32 bits."""
 MAX_LOOP = 2**20
 MAX_NAME = 200
 LARGEST = Fraction(sys.float_info.max)

@@ -404,7 +404,7 @@ def _plan_block(
     # A swizzle pattern repeats every 1024 bytes; cp.async and vectors need 16, a line is 128.
     memory = allocate(intervals, alignment=1024 if any(x.swizzle for x in layouts.values()) else 128)
     buffers = tuple(Buffer(v, layouts[v], copies[v], offset) for v, offset in zip(layouts, memory.offsets, strict=True))
-    agreed = region is not None and region.key_warps > 1 and _has_maxima(block, region)
+    agreed = region is not None and region.agrees(block)
     found = _barriers(steps, buffers, bool(ring) and not options.bulk, agreed)
     staged = Staged(region, steps, tuple(tilings.items()), buffers, *found)
     return BlockPlan(block, options, placement.places, placement.stored, staged, memory.peak)
@@ -447,11 +447,6 @@ def _copies(
         return 1 if whole or value in region.keyed else region.key_warps
     feeding = [s.op for s in steps if s.accum == step.op]
     return max((tilings[i].copies for i in feeding if i in tilings), default=1)
-
-
-def _has_maxima(block: BlockGraph, region: Region) -> bool:
-    accumulators = (attrs for i in region.ops if isinstance(attrs := block.ops[i].attrs, AccumAttrs))
-    return bool(region.shifts) or any(attrs.kind is AccumKind.MAX for attrs in accumulators)
 
 
 def _barriers(

@@ -215,7 +215,7 @@ class RegionPlanner:
 
     def exchanged(self) -> tuple[tuple[str, int], ...]:
         """Row maxima that the key warps have to agree on, by their registers, and how many of them a block has."""
-        if self.region.key_warps == 1:
+        if not self.region.agrees(self.scope.block):
             return ()
         maxima = [f"a{value}" for _, value, kind in self._accumulators if kind is AccumKind.MAX]
         count = self.region.key_warps * self.region.padded_rows

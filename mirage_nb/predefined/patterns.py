@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_nb.ir import HALVES, DType, OpKind, RunningAttrs, WhereAttrs
+from mirage_nb.ir.fields import INDEX_LIMIT
 from mirage_nb.predefined.masks import Band, Triangle, band, triangle
 from mirage_nb.predefined.reading import Reading
 
@@ -24,8 +25,6 @@ FLOATS = HALVES | {DType.F32}
 LOG = "log(x)"
 ZERO = "step(x) * step(-x)"
 """The formula of x == 0 (`lang.masks`)."""
-MOST_ELEMENTS = 2**31
-"""Of a tensor that a kernel counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +103,12 @@ def lookup(r: Reading, value: int) -> Found | None:
     difference = r.op(away, OpKind.SUB) if away is not None else None
     for place, number in (difference.inputs, difference.inputs[::-1]) if difference is not None else ():
         index, shape = r.reshaped(number), (*r.shape(value)[:-1], r.shape(table)[0])
-        is_place = r.op(r.reshaped(place), OpKind.ARANGE) is not None and r.shape(place)[-1:] == shape[-1:]
+        counted, lined = r.op(r.reshaped(place), OpKind.ARANGE), r.shape(place)[-1:] == shape[-1:]
+        is_place = counted is not None and lined and r.graph.types[place].elements == shape[-1]
         aligned = r.shape(number) == (*shape[:-1], 1) and r.shape(hot) == shape
         types = [r.graph.types[v] for v in (table, index, value)]
         if is_place and aligned and len(r.shape(table)) == 2 and all(t.dtype in FLOATS for t in types):
-            return Found((table, index), {}) if all(t.elements < MOST_ELEMENTS for t in types) else None
+            return Found((table, index), {}) if all(t.elements < INDEX_LIMIT for t in types) else None
     return None
 
 

@@ -272,14 +272,15 @@ class _Partition:
     def _allowed(self, members: frozenset[int]) -> bool:
         if members & self.fixed:
             return False
-        ops = [self.maker[v] for v in members - self.seen if self.maker[v].kind not in FREE]
+        values = [v for v in members - self.seen if self.maker[v].kind not in FREE]
+        ops = [self.maker[v] for v in values]
         if len(ops) > 1 and not self.grain.looped and (any(map(self._is_long_join, members)) or self._uneven(members)):
             return False
         if len(ops) > 1 and min(self.grain.row, self.grain.column) < math.inf and self._folds_more(members):
             return False
         if self._crosses(members):
             return False
-        computed = sum(v not in self.constant and self.maker[v].kind not in FREE for v in members)
+        computed = sum(v not in self.constant for v in values)
         return computed <= self.grain.operators and sum(is_heavy(self.graph, op) for op in ops) <= self.grain.products
 
     def _uneven(self, members: frozenset[int]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.ir import AccumKind, BlockGraph, OpKind
+from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, OpKind
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Tiling
 from mirage_nb.tile.sketch import VIEWS, Node, Sketch
 
@@ -365,6 +365,12 @@ class Region:
     def row_tiles(self) -> int:
         """16-row tiles of one warp."""
         return int(row_tiles(self.rows, self.row_warps))
+
+    def agrees(self, block: BlockGraph) -> bool:
+        """Whether warps that share keys have row maxima to agree on behind the loop."""
+        accumulators = (attrs for i in self.ops if isinstance(attrs := block.ops[i].attrs, AccumAttrs))
+        maxima = any(attrs.kind is AccumKind.MAX for attrs in accumulators)
+        return self.key_warps > 1 and (bool(self.shifts) or maxima)
 
     def column_tiles(self, value: int, columns: int) -> int:
         """8-column tiles of a value that one warp holds."""
