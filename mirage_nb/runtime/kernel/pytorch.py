@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from mirage_nb.runtime.kernel.plan import Apply, KernelError, Tensor
@@ -35,25 +36,29 @@ def _exact(value: Any) -> float:
     return float(Fraction(str(value)))
 
 
-def _one(call: Callable[[Any], Any]) -> Rule:
-    """An operator of one tensor that PyTorch has under one name: `call` takes the module and returns it."""
+def into(made: Callable[..., Callable[..., Any]]) -> Rule:
+    """What is computed where it is told to: `made` takes the module, attributes and operands, and returns a function of
+    `out`."""
 
     def rule(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-        (x,), run = operands, call(torch)
-        return lambda: run(x, out=result)
+        return partial(made(torch, attrs, *operands), out=result)
 
     return rule
+
+
+def _one(name: str) -> Rule:
+    """An operator of one tensor that PyTorch has under one name."""
+    return into(lambda torch, attrs, x: partial(getattr(torch, name), x))
 
 
 def _two(name: str) -> Rule:
     """An operator of two tensors, one of which may be a number: PyTorch computes with that as it is."""
 
-    def rule(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-        run = getattr(torch, name)
-        a, b = (torch.tensor(x, dtype=torch.float64) if isinstance(x, float) else x for x in operands)
-        return lambda: run(a, b, out=result)
+    def made(torch: Any, attrs: Mapping[str, Any], *operands: Any) -> Callable[..., Any]:
+        given = (torch.tensor(x, dtype=torch.float64) if isinstance(x, float) else x for x in operands)
+        return partial(getattr(torch, name), *given)
 
-    return rule
+    return into(made)
 
 
 def _moved(view: Callable[[Any, Mapping[str, Any], Any], Any]) -> Rule:
@@ -87,16 +92,6 @@ def _concat_matmul(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any]
     return lambda: torch.matmul(left[0]((w, x), left[1]), right[0]((y, z), right[1]), out=result)
 
 
-def _summed(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    (x,), dim = operands, attrs["dim"]
-    return lambda: torch.sum(x, dim, keepdim=True, out=result)
-
-
-def _largest(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    (x,), dim = operands, attrs["dim"]
-    return lambda: torch.amax(x, dim, keepdim=True, out=result)
-
-
 def _rescaled_total(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     x, m = torch.broadcast_tensors(*operands)
     dim = attrs["dim"]
@@ -127,27 +122,12 @@ def _wide(torch: Any, x: Any) -> Any:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _exact_gelu(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    (x,), run = operands, torch.ops.aten.gelu.out
-    return lambda: run(x, approximate="none", out=result)
-
-
-def _positive(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    (x,) = operands  # aten's relu has no form that writes where it is told to
-    return lambda: torch.clamp(x, 0.0, None, out=result)
-
-
 def _clamped(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     (x,) = operands
     low, high = (None if attrs.get(end) is None else _exact(attrs[end]) for end in ("low", "high"))
     if low is None and high is None:
         return lambda: result.copy_(x)
     return lambda: torch.clamp(x, low, high, out=result)
-
-
-def _numbered(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    extent = int(attrs["extent"])
-    return lambda: torch.arange(extent, out=result)
 
 
 def _chosen(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
@@ -157,20 +137,10 @@ def _chosen(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], resul
     return lambda: torch.where(condition != 0, x, other, out=result)
 
 
-def _raised(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    (x,), exponent = operands, _exact(attrs["exponent"])
-    return lambda: torch.pow(x, exponent, out=result)
-
-
 def _repeated(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
     (x,), dim = operands, int(attrs["dim"])
     copies = result.unflatten(dim, (int(attrs["times"]), x.shape[dim]))
     return lambda: copies.copy_(x.unsqueeze(dim))
-
-
-def _joined(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    parts, dim = list(operands), int(attrs["dim"])
-    return lambda: torch.cat(parts, dim, out=result)
 
 
 def _part(torch: Any, attrs: Mapping[str, Any], x: Any) -> Any:
@@ -217,23 +187,24 @@ def _computed(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], res
     return lambda: result.copy_(value(formula, _wide(torch, x)))
 
 
-def _copied(torch: Any, attrs: Mapping[str, Any], x: Any) -> Any:
-    return x
-
-
 BY_TORCH: dict[str, Rule] = {
-    "Const": _filled, "Matmul": _matmul, "ConcatMatmul": _concat_matmul, "Sum": _summed, "Max": _largest,
-    "RunningSum": _run_sums,
-    "RescaledSum": _rescaled_total, "EwAdd": _two("add"), "EwSub": _two("sub"), "EwMul": _two("mul"),
-    "EwDiv": _two("div"), "EwMax": _two("maximum"), "EwGt": _two("gt"), "EwGe": _two("ge"), "EwEq": _two("eq"),
-    "EwExp": _one(lambda torch: torch.exp),
-    "Sqr": _one(lambda torch: torch.square), "Sqrt": _one(lambda torch: torch.sqrt),
-    "SiLU": _one(lambda torch: torch.ops.aten.silu.out), "GELU": _exact_gelu,
-    "Sigmoid": _one(lambda torch: torch.sigmoid), "ReLU": _positive,
-    "Clamp": _clamped, "Arange": _numbered, "Where": _chosen, "Cast": _moved(_copied), "Pow": _raised,
+    "Const": _filled, "Matmul": _matmul, "ConcatMatmul": _concat_matmul,
+    "Sum": into(lambda torch, attrs, x: partial(torch.sum, x, attrs["dim"], keepdim=True)),
+    "Max": into(lambda torch, attrs, x: partial(torch.amax, x, attrs["dim"], keepdim=True)),
+    "RunningSum": _run_sums, "RescaledSum": _rescaled_total,
+    "EwAdd": _two("add"), "EwSub": _two("sub"), "EwMul": _two("mul"), "EwDiv": _two("div"), "EwMax": _two("maximum"),
+    "EwGt": _two("gt"), "EwGe": _two("ge"), "EwEq": _two("eq"), "EwExp": _one("exp"), "Sqr": _one("square"),
+    "Sqrt": _one("sqrt"), "Sigmoid": _one("sigmoid"),
+    "SiLU": into(lambda torch, attrs, x: partial(torch.ops.aten.silu.out, x)),
+    "GELU": into(lambda torch, attrs, x: partial(torch.ops.aten.gelu.out, x, approximate="none")),
+    "ReLU": into(lambda torch, attrs, x: partial(torch.clamp, x, 0.0, None)),  # aten's relu writes where it likes
+    "Clamp": _clamped, "Arange": into(lambda torch, attrs: partial(torch.arange, int(attrs["extent"]))),
+    "Where": _chosen, "Cast": _moved(lambda torch, attrs, x: x),
+    "Pow": into(lambda torch, attrs, x: partial(torch.pow, x, _exact(attrs["exponent"]))),
     "Apply": _computed, "Repeat": _repeated, "Reshape": _moved(lambda torch, attrs, x: x.reshape(attrs["shape"])),
-    "Transpose": _moved(lambda torch, attrs, x: x.permute(attrs["perm"])), "Concat": _joined, "Slice": _sliced,
-    "Pad": _padded,
+    "Transpose": _moved(lambda torch, attrs, x: x.permute(attrs["perm"])),
+    "Concat": into(lambda torch, attrs, *parts: partial(torch.cat, parts, int(attrs["dim"]))),
+    "Slice": _sliced, "Pad": _padded,
 }  # fmt: skip
 """How PyTorch computes each pre-defined operator; the keys are those of `OPERATORS`."""
 

@@ -12,19 +12,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
-from mirage_nb.runtime.kernel.pytorch import Go, Rule
-
-
-def _softmax(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    (x,) = operands
-    return lambda: torch.ops.aten._softmax.out(x, attrs["dim"], False, out=result)
-
-
-def _log_softmax(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    (x,) = operands
-    return lambda: torch.ops.aten._log_softmax.out(x, attrs["dim"], False, out=result)
+from mirage_nb.runtime.kernel.pytorch import Go, Rule, into
 
 
 def _running_sum(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
@@ -150,9 +141,12 @@ def _products(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], res
 
 
 LAUNCHES: dict[tuple[str, str], Rule] = {
-    ("softmax", "torch"): _softmax, ("log_softmax", "torch"): _log_softmax, ("running_sum", "torch"): _running_sum,
-    ("norm", "torch"): _norm, ("group_norm", "torch"): _group_norm, ("linear", "torch"): _linear,
-    ("attention", "flash"): _flash, ("attention", "cudnn"): _cudnn, ("attention", "efficient"): _efficient,
-    ("attention", "products"): _products,
+    ("softmax", "torch"): into(lambda torch, attrs, x: partial(torch.ops.aten._softmax.out, x, attrs["dim"], False)),
+    ("log_softmax", "torch"): into(
+        lambda torch, attrs, x: partial(torch.ops.aten._log_softmax.out, x, attrs["dim"], False)
+    ),
+    ("running_sum", "torch"): _running_sum, ("norm", "torch"): _norm, ("group_norm", "torch"): _group_norm,
+    ("linear", "torch"): _linear, ("attention", "flash"): _flash, ("attention", "cudnn"): _cudnn,
+    ("attention", "efficient"): _efficient, ("attention", "products"): _products,
 }  # fmt: skip
 """By the name of the row and that of the launch."""
