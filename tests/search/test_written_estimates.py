@@ -41,6 +41,7 @@ PROGRAMS = {
     "a persistent product": "X: f16[512, 4096]\nA: f16[4096, 4096]\nreturn gelu(X @ A)",
     "concatenation": "X: f16[16, 64]\nY: f16[16, 64]\nreturn exp(concat(X, Y, axis=1))",
     "stencil": "U: f32[130, 130]\nreturn U[:-2, 1:-1] + U[2:, 1:-1] + U[1:-1, :-2] + U[1:-1, 2:]",
+    "operands of two types": "Q: f32[8, 64]\nK: f16[64, 256]\nU: f16[256, 64]\nreturn softmax(Q @ K) @ U",
     "attention": workload("attention_safe"),
     "gated": workload("gated_mlp"),
 }

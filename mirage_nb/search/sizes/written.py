@@ -1,9 +1,9 @@
 """What a muGraph takes, whoever wrote it: its generated kernels as the cost model takes them.
 
 In: a muGraph with all its numbers, a target. Out: the `Tiles` of every generated kernel, at one choice of sizes; or the
-`Cost` of all kernels in a row. Block graphs are taken as they are, but for thread graphs, which are written out, casts,
-and masks of what hangs over an end, which are counted by themselves. Invariant: the muGraph of an instance takes what
-the instance is estimated to take.
+`Cost` of all kernels in a row. Block graphs are taken as they are, but for thread graphs, which are written out, casts
+of what is saved, and masks of what hangs over an end, which are counted by themselves. Invariant: the muGraph of an
+instance takes what the instance is estimated to take.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class _Plain:
             kept = max(read, key=lambda v: self.block.types[v].elements)
             self.new[values[0]] = kept
             self.ends.append(Mask(kept, 1))
-        elif op.kind is OpKind.CAST or once:
+        elif once or (op.kind is OpKind.CAST and self._only_saved(values[0])):
             self.new[values[0]] = read[0]
         elif op.kind is OpKind.CONCAT_MATMUL:
             w, x, y, z = read
@@ -203,6 +203,9 @@ class _Plain:
         else:
             made = self._append(replace(op, inputs=tuple(read)))
             self.new |= dict.fromkeys(values, made)
+
+    def _only_saved(self, value: int) -> bool:
+        return all(op.kind is OpKind.OUT_SAVER for op in self.source.ops if value in op.inputs)
 
     def _append(self, op: Op) -> int:
         self.block = self.block.append(op)
