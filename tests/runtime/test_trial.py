@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures as futures
 import os
 import pickle
 import threading
@@ -17,6 +18,7 @@ from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.runtime.contest.trial import (
+    GRACE_SECONDS,
     HARD_CPU,
     Hard,
     Trials,
@@ -30,6 +32,7 @@ from mirage_nb.runtime.contest.trial import (
 from mirage_nb.runtime.execution.buffers import Sample, draw_sample
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search.composition import library_and_fused
+from mirage_nb.search.session import crew
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.targets import find_target
 from mirage_nb.verify.reals.float_gate import reference
@@ -128,34 +131,70 @@ def test_what_processes_are_forked_of_has_never_loaded_cupy() -> None:
         assert not trials.call(eval, "'cupy' in __import__('sys').modules", seconds=60)
 
 
+class Clock:
+    """That of calls: as many seconds as it is told have passed, and a little whenever somebody looks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(crew, "time", self)
+
+    def monotonic(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+
 def test_many_trials_side_by_side_and_each_dies_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "kernels_by_number.py").write_text(
-        "import os, time\ndef run(n):\n if n == 1: os._exit(3)\n if n == 2: time.sleep(60)\n return 10 * n\n"
+        "import os, time\nfrom pathlib import Path\ndef run(n, begun):\n if n == 1: os._exit(3)\n"
+        f" if n == 2: Path(begun).touch(); time.sleep({FOREVER})\n return 10 * n\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     import kernels_by_number as kernels  # type: ignore[import-not-found]
 
-    with Trials(lambda: True, 2) as trials:
-        found = dict(trials.call_all(kernels.run, [(n,) for n in range(5)], seconds=2.0))
+    clock, found, begun = Clock(monkeypatch), dict[int, futures.Future[int]](), tmp_path / "begun"
+
+    def proceed() -> bool:
+        clock.now += 0.5 * (len(found) == 4 and begun.exists())  # what is left lasts
+        return True
+
+    with Trials(proceed, 2) as trials:
+        for number, done in trials.call_all(kernels.run, [(n, begun) for n in range(5)], seconds=2.0):
+            found[number] = done
         assert [found[n].result() for n in (0, 3, 4)] == [0, 30, 40]
         for number, message in ((1, "the kernel did not end"), (2, "took more than 2 s")):
             with pytest.raises(LaunchError, match=message):
                 found[number].result()
 
 
-def test_the_end_of_time_ends_no_process_that_is_nearly_done() -> None:
+def test_the_end_of_time_ends_no_process_that_is_nearly_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The processes for trials were ended with the time for other ways to emit, and there was none left to start new
     ones for hard inputs: nothing that had been timed was a winner."""
-    with Trials(lambda: True) as trials:
+    (tmp_path / "kernels_that_last.py").write_text(
+        "import time\nfrom pathlib import Path\ndef run(begun, seconds):\n Path(begun).touch(); time.sleep(seconds)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import kernels_that_last as kernels  # type: ignore[import-not-found]
+
+    clock, begun, ends = Clock(monkeypatch), tmp_path / "begun", [1000.0 + FOREVER]
+
+    def proceed() -> bool:
+        clock.now = ends[0] if begun.exists() else clock.now
+        return True
+
+    with Trials(proceed) as trials:
         process = trials.call(os.getpid, seconds=60)
-        until = time.monotonic() + 0.1
-        found = dict(trials.call_all(time.sleep, [(0.3,), (60,)], seconds=60, until=until))
+        ends[0] = clock.now + FOREVER + GRACE_SECONDS / 2
+        calls = [(begun, 0.3), (begun, FOREVER)]
+        found = dict(trials.call_all(kernels.run, calls, seconds=2 * FOREVER, until=clock.now + FOREVER))
         assert found[0].result() is None
         with pytest.raises(LaunchError, match="there was no time left"):
             found[1].result()
+        begun.unlink()
         assert trials.call(os.getpid, seconds=60) == process
+        ends[0] = clock.now + FOREVER + 2 * GRACE_SECONDS
         with pytest.raises(LaunchError, match="there was no time left"):
-            dict(trials.call_all(time.sleep, [(60,)], seconds=60, until=time.monotonic()))[0].result()
+            trials.call(kernels.run, begun, FOREVER, seconds=2 * FOREVER, until=clock.now + FOREVER)
+        begun.unlink()
         assert trials.call(os.getpid, seconds=60) != process, "what does not end is ended"
 
 
