@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mirage_nb.codegen.maps import output_leaf
 from mirage_nb.codegen.matmul import clamped
 from mirage_nb.codegen.reader import Reader, Text
 from mirage_nb.codegen.writer import c_type, extents
 from mirage_nb.ir import OutSaverAttrs
-from mirage_nb.optimize.access import Leaf, locate
+from mirage_nb.optimize.access import Leaf, locate, output_leaf
 from mirage_nb.tile.bodies import Region
 from mirage_nb.tile.index import Index, Multi, named
 from mirage_nb.tile.placement import Place

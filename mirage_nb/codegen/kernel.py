@@ -1,7 +1,7 @@
 """One kernel: a block plan becomes a `__global__` function that calls the device library.
 
-In: a block plan, the constants among its operands, a name. Out: CUDA C++ and the launch parameters. Invariant: of a
-block whose tiles pass through shared memory the statements of its staged program are printed, and nothing else.
+In: a block plan, the constants among its operands, a name. Out: CUDA C++ and the launch parameters. Invariant: the
+statements of the block's program, staged or resident, are printed, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from mirage_nb.optimize.access import Scope
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.reach import EXTENT, Reaches
+from mirage_nb.optimize.resident_program import resident_program
 from mirage_nb.optimize.staged_program import staged_program
 from mirage_nb.tile.boxes import Bulk
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import MOST_WARPS
-from mirage_nb.tile.staged import Bring, flat
+from mirage_nb.tile.resident import ResidentProgram
+from mirage_nb.tile.staged import Bring, StagedProgram, flat
 
 
 class KernelText:
@@ -44,27 +46,34 @@ class KernelText:
         self.name, self.plan, self.block, self.outputs, self.overlap = name, plan, plan.block, outputs, overlap
         self.scope = Scope(plan, literals, reaches, windows)
         self.out = Writer()
-        self.program = staged_program(self.scope, overlap, outputs) if plan.staged is not None else None
+        made = staged_program if plan.staged is not None else resident_program
+        self.program: StagedProgram | ResidentProgram = made(self.scope, overlap, outputs)
 
     def text(self) -> str:
         """The whole function."""
         out = self.out
         with out.block(self._signature()):
             self._names()
-            staged = StagedText(out, self.scope, self.program) if self.program is not None else None
-            if staged is not None:
-                staged.declare()
+            text: StagedText | ResidentText
+            if isinstance(self.program, ResidentProgram):
+                text = ResidentText(out, self.scope, self.program)
+            else:
+                text = StagedText(out, self.scope, self.program)
+                text.declare()
             if self.overlap.ahead:  # the next kernel may come as soon as every block has begun: it waits for itself
                 out.line("grid_dependency_launch();")
-            (staged or ResidentText(out, self.scope, self.overlap, self.outputs)).emit()
+            text.emit()
         return out.text()
 
     @property
     def _boxed(self) -> tuple[tuple[int, int, Bulk], ...]:
         """(value, operand, boxes) of every tile that the copy engine brings."""
-        brought = {s.value: s for s in flat(self.program.loader if self.program else ()) if isinstance(s, Bring)}
+        program = self.program
+        if isinstance(program, ResidentProgram):
+            return ()
+        brought = {s.value: s for s in flat(program.loader) if isinstance(s, Bring)}
         found = []
-        for value in self.program.streamed if self.program and brought else ():
+        for value in program.streamed if brought else ():
             attrs = self.scope.ops[value].attrs
             assert isinstance(attrs, InIterAttrs)
             found.append((value, attrs.arg, brought[value].bulk))
@@ -103,7 +112,7 @@ class KernelText:
         maps = [f"const __grid_constant__ TensorMap {name}" for name in self.tensor_maps()]
         size = [f"const int32_t {EXTENT}"] if self.scope.reaches else []
         threads = self.plan.options.threads
-        shared = self.plan.resident is not None and self.plan.resident.shared
+        shared = isinstance(self.program, ResidentProgram) and self.program.layout.shared
         together = MOST_WARPS * LANES // threads if shared else 1
         head = f'extern "C" __global__ void __launch_bounds__({threads}, {together})'
         return f"{head}\n{self.name}({', '.join([*inputs, *outputs, *maps, *size])})"

@@ -12,9 +12,9 @@ from contextlib import contextmanager, nullcontext
 
 from mirage_nb.codegen.reader import Reader, Text
 from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.ir import AccumKind, DType, OutSaverAttrs, TensorType
-from mirage_nb.optimize.access import Leaf, Scope, grid_part, locate, masked
-from mirage_nb.tile.index import Index, Multi, broadcast_dim, broadcast_index, linear, named, unravel
+from mirage_nb.ir import AccumKind, DType, OutSaverAttrs
+from mirage_nb.optimize.access import Leaf, Scope, locate, output_leaf
+from mirage_nb.tile.index import Index, Multi, broadcast_dim, broadcast_index, named, unravel
 from mirage_nb.tile.register_resident import AHEAD
 from mirage_nb.tile.sharing import Vectors
 from mirage_nb.tile.staged import Add, Compute, Leave, Move, Save
@@ -120,25 +120,6 @@ def _shifted(scope: Scope, index: Multi, dim: int | None, tile: int) -> Multi:
         return index
     moved = index[dim] + named("iteration", scope.block.loop) * scope.shape(tile)[dim]
     return (*index[:dim], moved, *index[dim + 1 :])
-
-
-def output_leaf(
-    scope: Scope,
-    attrs: OutSaverAttrs,
-    output: str,
-    index: Multi,
-    tile: tuple[int, ...],
-    out_type: TensorType,
-    width: int,
-) -> Leaf:
-    """Where `width` elements of this block's tile lie in an output, the first at `index`."""
-    parts = [grid_part(scope.block, attrs.omap, dim) for dim in range(len(tile))]
-    at = tuple(part * extent + inner for part, extent, inner in zip(parts, tile, index, strict=True))
-    offset = linear(at, out_type.shape)
-    leaf = Leaf(output, offset.bare, (offset + named("v", width)).bare, offset.multiple_of(width), True)
-    over = [(part.limit + 1) * extent > whole for part, extent, whole in zip(parts, tile, out_type.shape, strict=True)]
-    reach = scope.reaches.outputs.get(int(output.removeprefix("o")))
-    return masked(leaf, at, out_type.shape, over, len(tile) - 1 if width > 1 else None, width, reach)
 
 
 def store_vector(out: Writer, reader: Reader, results: Sequence[str], leaf: Leaf, dtype: DType) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OpKind, ReshapeAttrs, TransposeAttrs
+from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OpKind, OutSaverAttrs, ReshapeAttrs, TensorType, TransposeAttrs
 from mirage_nb.ir.graph import result_count
 from mirage_nb.ir.ops import Shape
 from mirage_nb.ir.windows import Window, row_major
@@ -19,6 +19,8 @@ from mirage_nb.optimize.plan import BlockPlan, Staged
 from mirage_nb.optimize.reach import Reach, Reaches
 from mirage_nb.tile.index import Index, Multi, linear, named, unravel
 from mirage_nb.tile.placement import Place
+from mirage_nb.tile.placing import Part
+from mirage_nb.tile.resident import within
 from mirage_nb.tile.shared import Buffer, SharedLayout
 
 
@@ -218,6 +220,39 @@ def operand_leaf(scope: Scope, attrs: InIterAttrs, index: Multi, iteration: Inde
     strides, first = (row_major(shape), 0) if window is None else (window.strides, window.offset)
     leaf = strided(f"x{attrs.arg}", at, strides, dim, width, first)
     return masked(leaf, at, shape, block.overhanging(attrs), dim, width, reach, window)
+
+
+def output_leaf(
+    scope: Scope,
+    attrs: OutSaverAttrs,
+    output: str,
+    index: Multi,
+    tile: tuple[int, ...],
+    out_type: TensorType,
+    width: int,
+) -> Leaf:
+    """Where `width` elements of this block's tile lie in an output, the first at `index`."""
+    parts = [grid_part(scope.block, attrs.omap, dim) for dim in range(len(tile))]
+    at = tuple(part * extent + inner for part, extent, inner in zip(parts, tile, index, strict=True))
+    offset = linear(at, out_type.shape)
+    leaf = Leaf(output, offset.bare, (offset + named("v", width)).bare, offset.multiple_of(width), True)
+    over = [(part.limit + 1) * extent > whole for part, extent, whole in zip(parts, tile, out_type.shape, strict=True)]
+    reach = scope.reaches.outputs.get(int(output.removeprefix("o")))
+    return masked(leaf, at, out_type.shape, over, len(tile) - 1 if width > 1 else None, width, reach)
+
+
+def part_leaf(
+    scope: Scope, output: int, part: Part, type_: TensorType, form: Shape, index: Multi, width: int, turns: int = 1
+) -> Leaf:
+    """Where a vector of a part of what is saved goes, which begins at `index` of the tile that has it as `form`; of so
+    many parts that take turns."""
+    attrs = scope.block.savers[output].attrs
+    assert isinstance(attrs, OutSaverAttrs)
+    whole = turns > 1 or part.keeps(width)
+    at = index if whole else (*index[:-1], index[-1] + named("v", width))
+    at, count = part.at(within(at, form, part.shape)), width * turns if whole else 1
+    leaf = output_leaf(scope, attrs, f"o{output}", at, part.whole, type_, count)
+    return leaf if whole else replace(leaf, whole=False, element=leaf.offset, each_inside=leaf.inside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -368,7 +368,7 @@ def _plan_resident(
         place = Place.VIEW if op.kind is OpKind.RESHAPE else Place.REGISTER
         place = known.get(op.attrs.arg, place) if isinstance(op.attrs, InIterAttrs) else place
         places += [Place.LITERAL if op.kind is OpKind.CONST else place] * len(values)
-    chosen = replace(options, warps=resident.warps, stages=1, bulk=False, wide=False)
+    chosen = replace(options, warps=resident.layout.warps, stages=1, bulk=False, wide=False)
     stored = tuple(t.dtype for t in block.types)
     return BlockPlan(block, chosen, tuple(places), stored, resident)
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OutSaverAttrs
+from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OpKind, OutSaverAttrs
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import (
     REGISTER_BUDGET,
-    WIDTHS,
     Holding,
     busy_lanes,
     hold,
@@ -26,87 +25,29 @@ from mirage_nb.tile.register_resident import (
     turned,
     views,
 )
+from mirage_nb.tile.resident import RegisterLayout
+from mirage_nb.tile.sharing import Extents
 from mirage_nb.tile.sketch import Sketch
 
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """How threads share `tile`, the shape that all values of the block broadcast to.
-
-    dims: the reduced axes of `tile`. width: elements of a vector along the last axis. slots: vectors per thread along
-    the reduced axes. lanes: threads that share a reduction (1: a thread has all of it). warps: as many
-    as there is work for. behind: inputs that are asked for behind the reductions: there is no room for them before, or
-    registers that they would fill while others are on their way let more blocks run at once. turned: values that lie
-    otherwise than the results of rows that they have an element for each of. viewed: loaded values, and the reshaped
-    ones that they are read as. together: whether all blocks run side by side, each waiting for what it asked for alone.
+    """layout: which elements of the block's tiles a thread holds; forms: how the tile has those of each value. behind:
+    inputs that are asked for behind the reductions: there is no room for them before, or registers that they would fill
+    while others are on their way let more blocks run at once. together: whether all blocks run side by side, each
+    waiting for what it asked for alone.
     """
 
-    tile: tuple[int, ...]
-    dims: tuple[int, ...]
-    width: int
-    slots: int
-    lanes: int
-    warps: int
+    layout: RegisterLayout
+    forms: tuple[Extents, ...]
     behind: frozenset[int] = frozenset()
-    turned: frozenset[int] = frozenset()
-    viewed: tuple[tuple[int, int], ...] = ()
     together: bool = True
-
-    @property
-    def shared(self) -> bool:
-        """Whether threads share a reduction."""
-        return self.lanes > 1
-
-    @property
-    def rows(self) -> bool:
-        """Whether warps share rows of the last axis."""
-        return self.shared and self.dims == (len(self.tile) - 1,)
-
-    @property
-    def vectors(self) -> int:
-        """Of the results of columns."""
-        return math.prod(self.kept) // self.width
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """The tile without its reduced axes."""
-        return tuple(1 if dim in self.dims else extent for dim, extent in enumerate(self.tile))
-
-    @property
-    def ragged(self) -> bool:
-        """Whether some threads have less of a row or column than others."""
-        each = self.width if self.rows else 1
-        return self.shared and self.slots * self.lanes * each != self.tile[self.dims[0]]
 
     @property
     def computed_anew(self) -> bool:
         """Whether a thread has no registers for what it computes of all its elements, so that it does so wherever it
         needs them: two of 16 bits take one."""
-        return self.shared and self.slots * self.width > REGISTER_BUDGET
-
-    def spans(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Vectors of a value of `shape` that one thread holds along every reduced axis."""
-        places = [dim - len(self.tile) for dim in self.dims]
-        varies = (-place <= len(shape) and shape[place] > 1 for place in places)
-        along = (self.slots if self.shared else self.tile[dim] for dim in self.dims)
-        return tuple(extent if long else 1 for extent, long in zip(along, varies, strict=True))
-
-    def long(self, shape: tuple[int, ...]) -> bool:
-        """Whether a value of `shape` varies along a reduced axis."""
-        return any(-(dim - len(self.tile)) <= len(shape) and shape[dim - len(self.tile)] > 1 for dim in self.dims)
-
-    def run(self, shape: tuple[int, ...]) -> int:
-        """Elements of a value of `shape` behind one another that a thread has of a row, and loads at once."""
-        short = not self.rows and len(self.tile) - 1 in self.dims and self.tile[-1] in WIDTHS
-        return self.tile[-1] if short and shape and shape[-1] > 1 else 1
-
-    def vector(self, shape: tuple[int, ...]) -> int:
-        """Elements of a value of `shape` in one vector: 1 if it does not vary along the last axis."""
-        return self.width if shape and shape[-1] > 1 else 1
-
-    def count(self, shape: tuple[int, ...]) -> int:
-        """Vectors of a value of `shape` that one thread holds."""
-        return math.prod(self.spans(shape))
+        return self.layout.shared and self.layout.slots * self.layout.width > REGISTER_BUDGET
 
 
 def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 0) -> Resident | None:
@@ -119,21 +60,30 @@ def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 
         return None
     tile, width, results = tuple(map(int, found.tile)), int(found.width), int(found.results)
     dims = tuple(len(tile) + axis for axis in found.axes)
-    together, viewed = not at_once or math.prod(block.grid) <= at_once, tuple(views(sketch).items())
-    warps = int(found.warps)
+    together, warps, parts = not at_once or math.prod(block.grid) <= at_once, int(found.warps), int(found.parts)
     behind = _behind(block, sketch, found) if found.tight or (found.rows and not together) else frozenset[int]()
     if found.rows:
         lanes = int(busy_lanes(tile[-1], row_lanes(results, warps), width))
         slots = int(row_slots(tile[-1], lanes, width))
-        lie = frozenset(turned(sketch) or ())
-        return Resident(tile, dims, width, slots, lanes, lanes * results // LANES, behind, lie, viewed, together)
-    parts = int(found.parts)
-    if parts > 1:
+        layout = RegisterLayout(tile, dims, width, slots, lanes, lanes * results // LANES)
+    elif parts > 1:
         slots, shared = math.ceil(tile[dims[0]] / parts), parts * (results // width) // LANES
-        return Resident(tile, dims, width, slots, parts, shared, behind, viewed=viewed, together=together)
-    busy = _busy_warps(math.ceil(results / width), warps)
-    slots = math.prod(tile[dim] for dim in dims)
-    return Resident(tile, dims, width, slots, 1, busy, viewed=viewed, together=together)
+        running = any(op.kind is OpKind.RUNNING_SUM for op in block.ops)  # they run along what a thread has
+        layout = RegisterLayout(tile, dims, width, slots, parts, shared, blocked=running)
+    else:
+        busy = _busy_warps(math.ceil(results / width), warps)
+        layout = RegisterLayout(tile, dims, width, math.prod(tile[dim] for dim in dims), 1, busy)
+    return Resident(layout, _forms(block, sketch, layout), behind, together)
+
+
+def _forms(block: BlockGraph, sketch: Sketch, layout: RegisterLayout) -> tuple[Extents, ...]:
+    """How the tile has the elements of every value: what is reshaped has those of its operand."""
+    viewed, lying = views(sketch), (turned(sketch) or ()) if layout.rows else ()
+    found = [layout.kept if v in lying else block.types[viewed.get(v, v)].shape for v in range(len(block.types))]
+    for node in sketch.nodes:
+        if node.kind is OpKind.RESHAPE:
+            found[node.makes[0]] = found[node.reads[0]]
+    return tuple(found)
 
 
 def _busy_warps(vectors: int, warps: int) -> int:

@@ -74,7 +74,7 @@ def columns(shape: tuple[int, ...], dim: int, dtype: DType, weighted: bool) -> K
 def test_warps_share_rows(warps: int, rows_per_block: int) -> None:
     graph, options = ntrans(16, 512, rows_per_block), Options(warps=warps)
     found = held(graph, options)
-    assert found is not None and found.rows and found.lanes == 32 * warps // rows_per_block
+    assert found is not None and found.layout.rows and found.layout.lanes == 32 * warps // rows_per_block
     check(graph, options)
 
 
@@ -101,7 +101,7 @@ def test_more_warps_hold_longer_rows(
     elements of 16 bits is computed again."""
     graph = made((2, width), *([1] if made is softmax else []), dtype)
     found = held(graph, Options())
-    assert found is not None and (found.warps, found.computed_anew, len(found.behind)) == (warps, anew, behind)
+    assert found is not None and (found.layout.warps, found.computed_anew, len(found.behind)) == (warps, anew, behind)
     source = emit(graph, H200).source
     assert ("forget(" in source) == anew and f"__launch_bounds__({32 * warps}, {16 // warps})" in source
     check(graph, Options(), scale=0.3)
@@ -170,7 +170,7 @@ def test_rows_are_divided_by_denormals(dtype: DType) -> None:
 def test_a_thread_has_a_column(shape: tuple[int, ...], dim: int, dtype: DType, weighted: bool) -> None:
     graph, options = columns(shape, dim, dtype, weighted), Options(warps=4)
     found = held(graph, options)
-    assert found is not None and found.lanes == 1 and found.slots == shape[dim]
+    assert found is not None and found.layout.lanes == 1 and found.layout.slots == shape[dim]
     check(graph, options, scale=3.0 if weighted else 1.0)
 
 
@@ -187,7 +187,7 @@ def test_threads_share_a_column(
 ) -> None:
     graph, options = columns(shape, dim, dtype, weighted), Options(warps=4)
     found = held(graph, options)
-    assert found is not None and found.lanes == lanes[dtype is DType.F32]
+    assert found is not None and found.layout.lanes == lanes[dtype is DType.F32]
     check(graph, options, scale=3.0 if weighted else 1.0)
 
 
@@ -217,10 +217,10 @@ def test_a_thread_has_a_window(shape: tuple[int, ...], dims: tuple[int, ...], dt
     """Pools went through shared memory, with a barrier for each of their axes."""
     graph, options = windows(shape, dims, dtype), Options(warps=4)
     found = held(graph, options)
-    assert found is not None and not found.rows and found.dims == tuple(sorted(dims))
+    assert found is not None and not found.layout.rows and found.layout.dims == tuple(sorted(dims))
     source = emit(graph, H200, options).source
     assert "shared" not in source
-    at_once = shape[-1] if len(shape) - 1 in dims and shape[-1] in (2, 4, 8) else found.width
+    at_once = shape[-1] if len(shape) - 1 in dims and shape[-1] in (2, 4, 8) else found.layout.width
     assert f"load_once<{at_once}>(x0" in source
     check(graph, options, scale=0.3)
 
@@ -241,7 +241,7 @@ def test_where_nothing_is_reduced_blocks_have_the_threads_that_they_need(
         assert held(graph, Options()) is None
     else:
         found = held(graph, Options())
-        assert found is not None and found.width == width and not found.dims
+        assert found is not None and found.layout.width == width and not found.layout.dims
         assert emit(graph, H200, Options()).launches[0].threads == threads
     check(graph, Options())
 
@@ -257,7 +257,7 @@ def test_threads_without_a_vector_are_none() -> None:
     """Seven warps have two vectors each where the eighth would have had none."""
     graph = softmax((2, 1792), 1, DType.F16)
     found = held(graph, Options(warps=8))
-    assert found is not None and (found.warps, found.slots, found.ragged) == (7, 2, False)
+    assert found is not None and (found.layout.warps, found.layout.slots, found.layout.ragged) == (7, 2, False)
     assert emit(graph, H200, Options(warps=8)).launches[0].threads == 7 * 32
 
 
@@ -304,7 +304,7 @@ def test_results_of_rows_may_lie_along_a_line(folded: bool) -> None:
     b.save(b.op(OpKind.MUL, y, b.sum(line, 1) if folded else r), (1,))
     graph = one_kernel("W R X", b)
     found = held(graph, Options(warps=4))
-    assert (found is None) if folded else (found is not None and found.lanes == 64)
+    assert (found is None) if folded else (found is not None and found.layout.lanes == 64)
     check(graph, Options(warps=4), scale=0.1)
 
 

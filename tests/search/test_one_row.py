@@ -60,7 +60,7 @@ def test_what_comes_along_a_line_is_added_where_rows_are_held(form: str) -> None
     program = parse("\n".join([*lines, f"return {form}"])).graph
     fused = {c.configuration: c for c in unsearched(program, H200)}[ROWS_FUSED]
     (kernel,) = plan(fused.graph, H200).kernels
-    assert kernel is not None and kernel.resident is not None and kernel.resident.rows
+    assert kernel is not None and kernel.resident is not None and kernel.resident.layout.rows
     check(fused.graph)
 
 

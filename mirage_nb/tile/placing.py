@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mirage_nb.ir import DimAttrs, Op, OpKind, TransposeAttrs
-from mirage_nb.optimize.access import Scope
+from mirage_nb.ir import BlockGraph, DimAttrs, Op, OpKind, TransposeAttrs
 from mirage_nb.tile.index import Index, Multi, linear, unravel
 from mirage_nb.tile.register_resident import PLACING
 
@@ -70,21 +69,22 @@ class Part:
         return index
 
 
-def parts(scope: Scope, value: int) -> list[Part]:
+def parts(block: BlockGraph, value: int) -> list[Part]:
     """What a saved value consists of, in order."""
-    return [Part(source, scope.shape(source), path) for source, path in _paths(scope, value)]
+    made = {v: op for op, values in block.definitions() for v in values}
 
+    def paths(value: int, path: tuple[Placing, ...]) -> Iterator[Part]:
+        op, shape = made[value], block.types[value].shape
+        if op.kind not in PLACING:
+            yield Part(value, shape, path)
+            return
+        before = 0
+        for source in op.inputs:
+            lies = block.types[source].shape
+            yield from paths(source, (Placing(op, lies, shape, before), *path))
+            before += lies[op.attrs.dim] if isinstance(op.attrs, DimAttrs) else 0
 
-def _paths(scope: Scope, value: int, path: tuple[Placing, ...] = ()) -> Iterator[tuple[int, tuple[Placing, ...]]]:
-    op, shape = scope.ops[value], scope.shape(value)
-    if op.kind not in PLACING:
-        yield value, path
-        return
-    before = 0
-    for source in op.inputs:
-        lies = scope.shape(source)
-        yield from _paths(scope, source, (Placing(op, lies, shape, before), *path))
-        before += lies[op.attrs.dim] if isinstance(op.attrs, DimAttrs) else 0
+    return [*paths(value, ())]
 
 
 def alternate(found: list[Part], width: int) -> bool:

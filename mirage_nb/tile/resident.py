@@ -1,0 +1,300 @@
+"""Resident programs: what the threads of a block do together that hold its tiles in their registers.
+
+All threads run the same statements. A thread asks for its elements of every operand, folds what it has of a row or
+column, combines that with the threads that have the rest, and saves what elementwise operators make of it: those are
+computed where they are read. Values are those of the block graph, the registers of an operand have its number, those of
+results have names. The planner makes such programs (`optimize.resident_program`), the printer says them with the device
+library and decides nothing.
+
+Invariant of a valid program: what passes between threads are partial results, through scratch that no other fold takes;
+all threads that share a result reach every barrier of theirs.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mirage_nb.ir import AccumKind, BlockGraph, TensorType
+from mirage_nb.tile.index import Index, Multi, broadcast_index, linear, named, unravel
+from mirage_nb.tile.placement import Place
+from mirage_nb.tile.program import LANES
+from mirage_nb.tile.register_resident import WIDTHS
+from mirage_nb.tile.sharing import Extents
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterLayout:
+    """Which elements of `tile`, the shape that all values of a block broadcast to, a thread holds.
+
+    dims: the reduced axes of `tile`. width: elements of a vector along the last axis. slots: vectors per thread along
+    the reduced axes. lanes: threads that share a reduction (1: a thread has all of it, and one vector of results after
+    the other). warps: of the block. blocked: what a thread has of a column lies together; else one thread's vector
+    follows the other's.
+    """
+
+    tile: Extents
+    dims: Extents
+    width: int
+    slots: int
+    lanes: int
+    warps: int
+    blocked: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Of the block."""
+        return LANES * self.warps
+
+    @property
+    def shared(self) -> bool:
+        """Whether threads share a reduction."""
+        return self.lanes > 1
+
+    @property
+    def rows(self) -> bool:
+        """Whether warps share rows of the last axis."""
+        return self.shared and self.dims == (len(self.tile) - 1,)
+
+    @property
+    def groups(self) -> int:
+        """Of threads that share a row."""
+        return self.threads // self.lanes
+
+    @property
+    def vectors(self) -> int:
+        """Of the results of columns."""
+        return math.prod(self.kept) // self.width
+
+    @property
+    def kept(self) -> Extents:
+        """The tile without its reduced axes."""
+        return self.reduced(self.tile)
+
+    @property
+    def each(self) -> int:
+        """Elements of a vector along a reduced axis that threads share."""
+        return self.width if self.rows else 1
+
+    @property
+    def ragged(self) -> bool:
+        """Whether some threads have less of a row or column than others."""
+        return self.shared and self.slots * self.lanes * self.each != self.tile[self.dims[0]]
+
+    def reduced(self, form: Extents) -> Extents:
+        """What is left of a value that lies as `form` in the tile."""
+        behind = len(form) - len(self.tile)
+        return tuple(1 if dim - behind in self.dims else extent for dim, extent in enumerate(form))
+
+    def spans(self, form: Extents) -> Extents:
+        """Vectors of a value that one thread holds along every reduced axis."""
+        along = (self.slots if self.shared else self.tile[dim] for dim in self.dims)
+        return tuple(extent if self._varies(form, dim) else 1 for extent, dim in zip(along, self.dims, strict=True))
+
+    def _varies(self, form: Extents, dim: int) -> bool:
+        place = dim - len(self.tile)
+        return -place <= len(form) and form[place] > 1
+
+    def long(self, form: Extents) -> bool:
+        """Whether a value varies along a reduced axis."""
+        return any(self._varies(form, dim) for dim in self.dims)
+
+    def run(self, form: Extents) -> int:
+        """Elements of a value behind one another that a thread has of a row, and loads at once."""
+        short = not self.rows and len(self.tile) - 1 in self.dims and self.tile[-1] in WIDTHS
+        return self.tile[-1] if short and form and form[-1] > 1 else 1
+
+    def vector(self, form: Extents) -> int:
+        """Elements of a value in one vector: 1 if it does not vary along the last axis."""
+        return self.width if form and form[-1] > 1 else 1
+
+    def count(self, form: Extents) -> int:
+        """Vectors of a value that one thread holds."""
+        return math.prod(self.spans(form))
+
+    # -- as C++ has it: `row` or `column` names the results that a thread shares, `place` the thread among those who do,
+    # and `e` the vector of results that a thread is at which shares none
+
+    @property
+    def results(self) -> Multi:
+        """The index of the first result of a thread."""
+        if self.rows:
+            return (*unravel(named("row", self.groups), self.tile[:-1]), Index())
+        if self.shared:
+            return unravel(named("column", self.vectors) * self.width, self.kept)
+        *lead, last = unravel(named("e", self.vectors), (*self.kept[:-1], self.kept[-1] // self.width))
+        return (*lead, last * self.width)
+
+    def index(self, kept: Multi, at: Multi, *, anyway: bool = False) -> Multi:
+        """The index into the tile of the vector at these places along the reduced axes; of the first one if `anyway`
+        and there is none."""
+        found = [*kept]
+        for dim, place in zip(self.dims, at, strict=True):
+            if self.shared:
+                vectors, mine = self.tile[dim] // self.each, named("place", self.lanes)
+                place = place + mine * self.slots if self.blocked else place * self.lanes + mine
+                if anyway and self.ragged:
+                    place = Index(((f"({place} < {vectors} ? {place} : 0)", vectors, 1),))
+                place = place * self.each
+            found[dim] = place
+        return tuple(found)
+
+    def slot(self, form: Extents, at: Multi) -> Index:
+        """Which vector of a value a thread has at this place along the reduced axes."""
+        spans = self.spans(form)
+        every = named("s", math.prod(spans))
+        if at == unravel(every, spans):
+            return every
+        return linear([place if span > 1 else Index() for place, span in zip(at, spans, strict=True)], spans)
+
+
+def within(index: Multi, form: Extents, shape: Extents) -> Multi:
+    """Where an element of the tile lies in a value of `shape` that the tile has as `form`."""
+    at = broadcast_index(index, form)
+    return at if form == shape else unravel(linear(at, form), shape)
+
+
+# -- statements
+
+
+@dataclass(frozen=True, slots=True)
+class Depend:
+    """Wait for the end of the kernel in front."""
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """The body for each of this thread's vectors of results, where it shares none."""
+
+    body: tuple[Statement, ...]
+
+
+class Access(enum.Enum):
+    """How the device library reads a vector."""
+
+    LOAD = "load"
+    NOW = "load_now"
+    """Where it stands, before what stands behind it."""
+    ONCE = "load_once"
+    """Past L1, and first to go from L2: nobody reads it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A thread asks for all that it holds of an operand, `width` elements at once."""
+
+    value: int
+    width: int
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a reduction of the block, or a saver, comes to."""
+
+    op: int
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """So many warps in a row share a result; where they are more than one, through floats of scratch, those of the
+    first team from `scratch` on, behind a named barrier of their own, the first team's `barrier` (0: of the block)."""
+
+    warps: int
+    scratch: int = 0
+    barrier: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Threads share the columns of every so many `vectors`: lanes of a warp first, then `sets` of what these have, if
+    they are more than one, through floats from `scratch` on."""
+
+    vectors: int
+    sets: int
+    scratch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What a thread has of a value becomes registers that lie as `form` in the tile; then threads combine theirs. Of a
+    rescaled sum the second operand is the shift, whose largest is in the registers `top`."""
+
+    result: str
+    form: Extents
+    kind: AccumKind
+    operands: Extents
+    combine: Team | Columns | None
+    top: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Registers of a row or column become the sums up to them, before them (exclusive), or from them on (backward)."""
+
+    result: str
+    form: Extents
+    backward: bool
+    exclusive: bool
+    combine: Team | Columns | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nothing that was computed of these operands stays in registers."""
+
+    values: Extents
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Parts of what is saved (`tile.placing`) go to an output; the elements of several take turns there. first: by the
+    first of the threads that share it."""
+
+    output: int
+    parts: Extents
+    first: bool
+
+
+Statement: TypeAlias = Depend | Each | Load | Task | Fold | Running | Forget | Save
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentProgram:
+    """A block as such statements.
+
+    block: whose values they compute, which lie in `places`; forms: how the tile has the elements of each. outputs: what
+    is saved. scratch: floats of shared memory. late: operands that nothing reads before it has waited for the kernel in
+    front; behind: that holds of stores, too.
+    """
+
+    block: BlockGraph
+    places: tuple[Place, ...]
+    forms: tuple[Extents, ...]
+    outputs: tuple[TensorType, ...]
+    layout: RegisterLayout
+    scratch: int
+    code: tuple[Statement, ...]
+    late: frozenset[int] = frozenset()
+    behind: bool = False
+
+    def __repr__(self) -> str:
+        statements = len([*flat(self.code)])
+        return f"<ResidentProgram of {statements} statements, {self.layout.warps} warps, for {self.block!r}>"
+
+
+def result(value: int) -> str:
+    """The registers of a reduction."""
+    return f"r{value}"
+
+
+def flat(statements: tuple[Statement, ...]) -> Iterator[Statement]:
+    """All statements, those inside others behind them."""
+    for statement in statements:
+        yield statement
+        if isinstance(statement, Each | Task):
+            yield from flat(statement.body)
