@@ -293,7 +293,7 @@ class Passes:
 
         if self._early is not None and (warmed := self._early.lanes) is not None:
             return warmed
-        return Trials(self.search.proceed, lanes(read_settings().workers))
+        return Trials(self.search.proceed, lanes(read_settings().workers), kept=True)
 
     @functools.cached_property
     def inputs(self) -> Inputs:
@@ -317,7 +317,7 @@ class Passes:
         """The process in which kernels meet random and hard inputs; until these passes end."""
         with self._guard:
             if self._meeting is None or self._meeting.ended:
-                self._meeting = Trials(self.search.proceed)
+                self._meeting = Trials(self.search.proceed, kept=True)
             return self._meeting
 
     @property

@@ -69,6 +69,8 @@ def test_without_a_limit_a_slow_step_leaves_something_for_the_next_one(monkeypat
 class Heats:
     """Notes what it is asked for."""
 
+    timed = 1
+
     def __init__(self, *given: Any) -> None:
         self.did: list[str] = []
         did.append(self)
@@ -102,6 +104,18 @@ def test_what_was_timed_early_is_emitted_in_other_ways_too_and_nobody_waits_for_
     meanwhile = [] if missing else ["try"]
     ways = "other ways to emit the best: early late"
     assert did[0].did == ["finalists: late", *meanwhile, ways, "try", "end trials"]
+
+
+def test_finalists_that_no_process_could_try_in_time_have_another_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that was busy with others' processes took three seconds for ours, and the program's own operators won,
+    with two seconds left."""
+    did.clear()
+    monkeypatch.setattr(on_card, "Heats", type("Slow", (Heats,), {"timed": 0}))
+    monkeypatch.setattr(on_card, "Confirmation", lambda *given: SimpleNamespace(begin=lambda winners: None))
+    monkeypatch.setattr(on_card, "met", lambda *given: None)
+    monkeypatch.setattr(OnCard, "finish", lambda self, verdicts: None)
+    assert OnCard(passes(winners=[]), CARD).run([candidate("late")])
+    assert did[0].did[:2] == ["finalists: late"] * 2
 
 
 class Way(str):

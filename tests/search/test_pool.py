@@ -373,3 +373,31 @@ def test_calls_that_wait_for_a_core_end_with_their_executor() -> None:
         assert all(call.done() for call in waiting) and not any(call.done() for call in blocking)
     finally:
         second.terminate()
+
+
+def count_calls() -> int:
+    """How often this process was asked."""
+    count_calls.asked = getattr(count_calls, "asked", 0) + 1  # type: ignore[attr-defined]
+    return int(count_calls.asked)  # type: ignore[attr-defined]
+
+
+def slow_count(seconds: float) -> tuple[int, int]:
+    """The process, and how often it was asked before; slowly, so that others have the next call."""
+    time.sleep(seconds)
+    return os.getpid(), getattr(count_calls, "asked", 0)
+
+
+def test_what_is_for_everybody_is_done_once_by_every_process_that_is_there() -> None:
+    workers = Workers(3)
+    try:
+        first = dict(workers.map(slow_count, [0.3, 0.3]))
+        assert len(first) == 2 and workers.idle
+        workers.everywhere(count_calls)
+        again = dict(workers.map(slow_count, [0.3, 0.3, 0.3]))
+        assert first.keys() < again.keys(), "and one more"
+        assert sorted(again.values()) == [0, 1, 1] and {again[pid] for pid in first} == {1}
+        asked = workers.submit(time.sleep, FOREVER)
+        assert until(asked.running) and not workers.idle
+    finally:
+        workers.terminate()
+    assert not workers.idle

@@ -316,7 +316,7 @@ class Early:
         for no compiler; and between these, as soon as it was tried, what the search has found so far, until that
         ends."""
         ways = self._ways(own)
-        with Trials(self._proceed, max(1, min(AHEAD, read_settings().workers // 4))) as makers:
+        with Trials(self._proceed, max(1, min(AHEAD, read_settings().workers // 4)), kept=True) as makers:
             found = Ahead(self._search, makers, self._passes.entered)
             threading.Thread(target=self._compile, args=(found,), name="mirage ahead", daemon=True).start()
             self._time_ready(own, ways, found, self._warmed())
@@ -424,7 +424,7 @@ class Early:
         from mirage_nb.runtime.execution.launch import exclusive, lanes
 
         count = lanes(read_settings().workers)
-        self._lanes = found = Trials(lambda: self._search.state in LIVE, count)
+        self._lanes = found = Trials(lambda: self._search.state in LIVE, count, kept=True)
 
         def others(first: Future[None]) -> None:
             with contextlib.suppress(RuntimeError):  # they were shut down meanwhile

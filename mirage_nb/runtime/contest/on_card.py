@@ -100,6 +100,8 @@ class OnCard:
                 try:
                     untimed = [(c, None) for c in finalists if c.digest not in self._passes.winners]
                     heats.run(untimed, "finalists", until(self.left, HEAT_SHARE, HEAT_SECONDS))
+                    if not heats.timed:  # the card's driver was slow to take the processes
+                        heats.run(untimed, "finalists", until(self.left, VERIFY_SHARE, HEAT_SECONDS))
                     confirmation.begin(self._passes.ranked[:SOON])
                     self._ways(heats, known, trials)
                     met(self._passes, self._gpu, trials, until(self.left, VERIFY_SHARE, TRIED_SECONDS))

@@ -17,6 +17,7 @@ import os
 import pickle
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ import numpy as np
 from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import Input, KernelGraph, TensorType
+from mirage_nb.runtime.contest.standby import STANDBY
 from mirage_nb.runtime.execution.buffers import Array, Sample, decode, draw_sample, encode
 from mirage_nb.runtime.execution.compile import Cubin
 from mirage_nb.runtime.execution.execute import CpuExecutable, Executable
@@ -259,13 +261,27 @@ def _any_inputs(inputs: Sequence[Input], scale: float) -> list[Any]:
     return found
 
 
+def forget() -> None:
+    """Hold nothing of a program any more, on the card or beside it."""
+    _any_inputs.cache_clear()
+    loaded = sys.modules.get
+    if (gates := loaded("mirage_nb.runtime.contest.card_gate")) is not None:
+        gates.gate_of.cache_clear()
+    if (cupy := loaded("cupy")) is not None:
+        cupy.get_default_memory_pool().free_all_blocks()
+    if (torch := loaded("torch")) is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 class Trials:
     """Up to `count` processes for first runs, each replaced when it dies. `proceed` says whether to go on waiting. They
-    have cores beside a search that uses all of them: the first times of a session are waited for."""
+    have cores beside a search that uses all of them: the first times of a session are waited for. `kept`: if they have
+    nothing to do when they are to end, they wait for the next session, as some of them come from the last one."""
 
-    def __init__(self, proceed: Callable[[], bool], count: int = 1) -> None:
-        self._proceed = proceed
-        self._workers = Workers(count, urgent=True)
+    def __init__(self, proceed: Callable[[], bool], count: int = 1, *, kept: bool = False) -> None:
+        self._proceed, self._count, self._kept = proceed, count, kept
+        self._guard = threading.Lock()
+        self._workers = STANDBY.take(count) if kept else Workers(count, urgent=True)
         self._terminated = False
 
     def __enter__(self) -> Trials:
@@ -277,12 +293,17 @@ class Trials:
     def terminate(self, wait: bool = True) -> None:
         """End the processes, and wait until they are gone, which takes those with a card a second; who waits for a call
         is told that there is no reason to go on, and blames no kernel."""
-        self._terminated = True
+        with self._guard:
+            self._terminated = True
+            if self._kept and STANDBY.give(self._workers, self._count, forget):
+                self._workers = Workers(0)
+                self._workers.shutdown(wait=False)
         self._workers.terminate(wait)
 
     def later(self, function: Callable[..., T], /, *args: Any) -> futures.Future[T]:
         """A call in one of the processes, for whoever looks by himself whether it is done."""
-        return self._workers.submit(function, *args)
+        with self._guard:
+            return self._workers.submit(function, *args)
 
     @property
     def ended(self) -> bool:
@@ -315,9 +336,11 @@ class Trials:
         Raises:
             Stopped: there is no reason to go on.
         """
-        return call_all(
-            self._workers, function, arguments, seconds, self._check, until, GRACE_SECONDS, "the kernel", LaunchError
-        )
+        rules = seconds, self._check, until, GRACE_SECONDS, "the kernel", LaunchError
+        with self._guard:
+            if self._terminated:
+                raise Stopped("the session was stopped")
+            return call_all(self._workers, function, arguments, *rules)
 
     def _check(self) -> None:
         if self._terminated or not self._proceed():

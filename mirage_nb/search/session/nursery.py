@@ -168,6 +168,11 @@ def pair() -> tuple[int, int]:
         return first, second
 
 
+def surroundings() -> tuple[object, ...]:
+    """What else a worker has of its owner, to be compared."""
+    return _path(), _folder(), frozenset(worker_environment().items())
+
+
 def _path() -> tuple[str, ...]:
     return tuple(entry or os.getcwd() for entry in sys.path)
 

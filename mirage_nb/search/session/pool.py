@@ -95,6 +95,7 @@ class Workers(futures.Executor):
         self._keepers: list[threading.Thread] = []
         self._idle = 0
         self._live: dict[_Worker, futures.Future[Any] | None] = {}
+        self._errands: list[Callable[[], object]] = []
         self._open = True
         self._killed = False
 
@@ -145,6 +146,19 @@ class Workers(futures.Executor):
         if not future.cancel() and self._urgent:
             self.kill(future)
 
+    @property
+    def idle(self) -> bool:
+        """Whether they take calls, and have none."""
+        with self._turn:
+            return self._open and not self._calls and not any(self._live.values())
+
+    def everywhere(self, function: Callable[[], object]) -> None:
+        """Call this in every process that is there, before its next call; nobody hears what comes of it."""
+        NURSERY.needs(function)
+        with self._turn:
+            self._errands.append(function)
+            self._news.notify_all()
+
     def rest(self, resting: bool) -> None:
         """Whether calls sleep for a while, so that others may use the cores."""
         CORES.rest(self, resting)
@@ -176,8 +190,11 @@ class Workers(futures.Executor):
     def _keep(self) -> None:
         """One thread for each process: it hands over a call, waits, and replaces a process that died."""
         worker: _Worker | None = None
-        while (call := self._next()) is not None:
+        done = len(self._errands)  # a process that is yet to come has none
+        while (call := self._next(done)) is not None:
             future, function, args, kwargs = call
+            if done < len(self._errands) and function is self._errands[done]:
+                done += 1
             try:
                 request = pickle.dumps((function, args, kwargs))
                 if worker is None:
@@ -203,13 +220,15 @@ class Workers(futures.Executor):
         if worker is not None:
             self._end(worker)
 
-    def _next(self) -> _Call | None:
-        """The next call; None once there will be no more."""
+    def _next(self, errands: int) -> _Call | None:
+        """The next call, after so many errands; None once there will be no more."""
         with self._turn:
             self._idle += 1
-            while not self._calls and self._open:
+            while not self._calls and errands == len(self._errands) and self._open:
                 self._news.wait()
             self._idle -= 1
+            if errands < len(self._errands) and self._open:
+                return futures.Future(), self._errands[errands], (), {}
             return self._calls.popleft() if self._calls else None
 
     def _begins(self, future: futures.Future[Any]) -> bool:
