@@ -16,12 +16,14 @@ from mirage_nb.ir import AccumKind, DType, OutSaverAttrs
 from mirage_nb.optimize.access import Leaf, Scope, locate, output_leaf
 from mirage_nb.tile.index import Index, Multi, broadcast_dim, broadcast_index, named, unravel
 from mirage_nb.tile.register_resident import AHEAD
-from mirage_nb.tile.sharing import Vectors
+from mirage_nb.tile.sharing import Squares, Vectors
 from mirage_nb.tile.staged import Add, Compute, Leave, Move, Save
 
 
 def coordinates(walked: Vectors) -> tuple[list[str], Multi]:
-    """Statements that name the coordinates of vector `e`, and the multi-index."""
+    """Statements that name the coordinates of vector `e`, and the multi-index; of a square, that of its vector `w`."""
+    if isinstance(walked, Squares):
+        return _corner(walked)
     lines: list[str] = []
     found: list[Index] = []
     parts = unravel(named("e", walked.count), walked.counted)
@@ -32,6 +34,21 @@ def coordinates(walked: Vectors) -> tuple[list[str], Multi]:
             part = named(f"i{dim}", extent)
         found.append(part * walked.width if last else part)
     return lines, tuple(found)
+
+
+def _corner(walked: Squares) -> tuple[list[str], Multi]:
+    """The same of a square: those of threads side by side are side by side, a few in each direction."""
+    counted, last = walked.counted, len(walked.shape) - 1
+    other = [dim for dim in range(last) if dim != walked.across]
+    extents = (*(counted[dim] for dim in other), counted[last] // walked.beside, counted[walked.across], walked.beside)
+    *outer, far, row, near = unravel(named("e", walked.count), extents)
+    parts = dict(zip(other, outer, strict=True))
+    parts |= {walked.across: row, last: far * walked.beside + near}
+    lines = [f"const int i{dim} = {parts[dim].bare};" for dim in sorted(parts) if counted[dim] > 1]
+    found = {dim: named(f"i{dim}", counted[dim]) for dim in parts}
+    found[walked.across] = found[walked.across] * walked.rows + named("w", walked.rows)
+    found[last] = found[last] * walked.width
+    return lines, tuple(found[dim] for dim in sorted(found))
 
 
 @contextmanager
@@ -80,12 +97,15 @@ class TileText(Text):
         scope, type_ = self.scope, self.program.outputs[to.output]
         attrs, (saved,) = scope.block.ops[to.saver].attrs, scope.block.ops[to.saver].inputs
         assert isinstance(attrs, OutSaverAttrs)
+        rows = to.vectors.rows if isinstance(to.vectors, Squares) else 1
         with each(self.out, scope, to.vectors) as index:
-            reader = Reader(scope, to.vectors.width)
+            reader = Reader(scope, to.vectors.width, rows=rows)
             result = reader.read(to.source, index, to.vectors.dim)
             at = _shifted(scope, index, to.along, to.source)
             leaf = output_leaf(scope, attrs, f"o{to.output}", at, scope.shape(saved), type_, to.vectors.width)
-            store_vector(self.out, reader, [result], leaf, type_.dtype)
+            self.out.lines(reader.ahead)
+            with self.out.unrolled("w", rows) if rows > 1 else nullcontext():
+                store_vector(self.out, reader, [result], leaf, type_.dtype)
 
     def start(self, registers: str, kind: AccumKind, count: int) -> None:
         """Registers at an accumulator's neutral element."""

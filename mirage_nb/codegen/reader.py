@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mirage_nb.codegen.operators import CUDA, number
 from mirage_nb.codegen.thread_values import ThreadReader, repeated
-from mirage_nb.codegen.writer import Writer
+from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import ConstAttrs, DimAttrs, InIterAttrs, Op, OpKind, RepeatAttrs, ThreadGraph
 from mirage_nb.optimize.access import Leaf, Scope, locate, operand_leaf, view
 from mirage_nb.tile.index import Index, Multi, broadcast_index, named, operand_dims
@@ -30,12 +30,14 @@ class Text:
 
 
 class Reader:
-    """Emits loads and arithmetic for one element, or for `width` elements along one dimension at once."""
+    """Emits loads and arithmetic for one element, or for `width` elements along one dimension at once; for vector `w`
+    of `rows` of them: what lies across them is loaded `ahead`, for all of them."""
 
-    def __init__(self, scope: Scope, width: int = 1, bound: dict[int, str] | None = None) -> None:
+    def __init__(self, scope: Scope, width: int = 1, bound: dict[int, str] | None = None, rows: int = 1) -> None:
         self.scope = scope
-        self.width = width
+        self.width, self.rows = width, rows
         self.bound = bound or {}
+        self.ahead: list[str] = []
         self.loads: list[str] = []
         self.body: list[str] = []
         self._memo: dict[tuple[int, Multi, int | None], str] = {}
@@ -64,6 +66,8 @@ class Reader:
             case Place.COUNTED:
                 return self._counted(value, index, dim)
             case Place.DEVICE | Place.SHARED:
+                if self.rows > 1 and (name := self._across(value, index, dim)):
+                    return name
                 return self._load(value, locate(scope, value, index, dim, self.width))
             case Place.VIEW:
                 inner, inner_index, inner_dim = view(scope, op, index, dim)
@@ -185,6 +189,31 @@ class Reader:
             "}",
         ]
         return f"{name}[v]"
+
+
+    def _across(self, value: int, index: Multi, dim: int | None) -> str:
+        """An element of the vectors that lie across the vectors to be made, one for each of their elements; "" if those
+        of this value do not."""
+        rows, row = self.rows, ("w", self.rows, 1)
+        last = next((d for d, part in enumerate(index) if row in part.terms), dim)
+        if last is None or last == dim:
+            return ""
+        begin = [Index(tuple(term for term in part.terms if term != row), part.const) for part in index]
+        if dim is not None:
+            begin[dim] = begin[dim] + named("v", self.width)
+        leaf = locate(self.scope, value, tuple(begin), last, rows)
+        if not leaf.whole or leaf.copies > 1:
+            return ""
+        name, at = self.fresh(f"x{value}"), loaded(rows, leaf)
+        if dim is None or self.width == 1:
+            self.ahead.append(f"const auto {name} = {at};")
+            return f"to_float({name}[w])"
+        self.ahead += [
+            f"Vec<{c_type(self.scope.plan.stored[value])}, {rows}> {name}[{self.width}];",
+            "MIRAGE_UNROLL",
+            f"for (int v = 0; v < {self.width}; ++v) {name}[v] = {at};",
+        ]
+        return f"to_float({name}[v][w])"
 
 
 def loaded(width: int, leaf: Leaf, load: str = "load") -> str:

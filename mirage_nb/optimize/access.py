@@ -17,7 +17,7 @@ from mirage_nb.ir.ops import Shape
 from mirage_nb.ir.windows import Window, row_major
 from mirage_nb.optimize.plan import BlockPlan, Staged
 from mirage_nb.optimize.reach import Reach, Reaches
-from mirage_nb.tile.index import Index, Multi, linear, named, unravel
+from mirage_nb.tile.index import Index, Multi, linear, named, reshaped_dim, unravel
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.placing import Part
 from mirage_nb.tile.resident import within
@@ -127,7 +127,8 @@ def view(scope: Scope, op: Op, index: Multi, dim: int | None) -> tuple[int, Mult
             assert isinstance(op.attrs, ReshapeAttrs)
             shape = scope.shape(source)
             inner = unravel(linear(index, op.attrs.shape), shape)
-            return source, inner, None if dim is None else len(shape) - 1
+            same = None if dim is None else reshaped_dim(op.attrs.shape, shape, dim)
+            return source, inner, len(shape) - 1 if dim is not None and same is None else same
         case _:  # a hold accumulator of a value that no iteration changes
             return source, index, dim
 

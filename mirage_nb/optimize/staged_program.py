@@ -13,7 +13,7 @@ from mirage_nb.ir import AccumAttrs, AccumKind, InIterAttrs, OpKind, OutSaverAtt
 from mirage_nb.optimize.access import Scope, behind_views
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.region_program import RegionPlanner
-from mirage_nb.optimize.vectors import copied, share, sides, vectors
+from mirage_nb.optimize.vectors import copied, share, sides, stored, vectors
 from mirage_nb.optimize.wide import right_leaves
 from mirage_nb.tile import staged
 from mirage_nb.tile.boxes import bulk_of, read_once
@@ -27,14 +27,14 @@ from mirage_nb.tile.staged import KINDS, Signal, StagedProgram, Statement, flat
 
 def staged_program(scope: Scope, overlap: Overlap, outputs: tuple[TensorType, ...]) -> StagedProgram:
     """The program of a block that is planned as `Staged`."""
-    return _Planner(scope, overlap).program(outputs)
+    return _Planner(scope, overlap, outputs).program()
 
 
 class _Planner:
     """Writes one program. awaited: the early loads have landed; pending: nothing has waited for the kernel in front."""
 
-    def __init__(self, scope: Scope, overlap: Overlap) -> None:
-        self.scope, self.overlap = scope, overlap
+    def __init__(self, scope: Scope, overlap: Overlap, outputs: tuple[TensorType, ...]) -> None:
+        self.scope, self.overlap, self.outputs = scope, overlap, outputs
         self.options, self.block, self.staged = scope.plan.options, scope.block, scope.staged
         region = self.staged.region
         self.region = RegionPlanner(scope, region) if region else None
@@ -45,14 +45,14 @@ class _Planner:
         self.slots = self.options.stages if self.ring else 0
         self.pending, self.awaited, self.looped = overlap.behind, True, False
 
-    def program(self, outputs: tuple[TensorType, ...]) -> StagedProgram:
+    def program(self) -> StagedProgram:
         plan, loader = self.scope.plan, tuple(self._loader()) if self.options.bulk else ()
         code = tuple(self._code())
         scratch = [(f"{name}_all", length) for name, length in (self.region.exchanged() if self.region else ())]
         if any(isinstance(s, staged.Reduce | staged.Total) and s.share.whole_block for s in flat(code)):
             scratch.append(("scratch", self.options.warps))
         return StagedProgram(
-            self.block, plan.places, plan.stored, outputs, self.options.warps, self.staged.buffers, tuple(scratch),
+            self.block, plan.places, plan.stored, self.outputs, self.options.warps, self.staged.buffers, tuple(scratch),
             tuple(s.value for s in self.ring if s.value is not None), self.slots, self.staged.region, loader, code,
             self.overlap.late, self.overlap.behind,
         )  # fmt: skip
@@ -272,7 +272,9 @@ class _Planner:
         feeding = self.scope.ops[source]
         if self.scope.plan.places[source] is Place.NONE and isinstance(feeding.attrs, AccumAttrs):
             source, along = feeding.inputs[0], feeding.attrs.dim
-        return staged.Save(number, step.op, source, along, vectors(self.scope, source))
+        run = self.outputs[number].shape[-1]
+        walked = vectors(self.scope, source) if along is not None else stored(self.scope, source, run)
+        return staged.Save(number, step.op, source, along, walked)
 
     def _reduce(self, step: Step) -> Statement:
         op, shared = self.block.ops[step.op], share(self.scope, step.op)

@@ -14,10 +14,11 @@ import numpy as np
 
 from mirage_nb.ir import HALVES, DimAttrs, InIterAttrs, OpKind, RepeatAttrs, ThreadGraph
 from mirage_nb.optimize.access import Scope, operand_leaf, trace, view
-from mirage_nb.tile.index import Index, named, operand_dims, vector_reads
+from mirage_nb.tile.index import Index, named, operand_dims, reshaped_dim, vector_reads
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.shared import CHUNK_BYTES
-from mirage_nb.tile.sharing import DEPTH_TILE, Share, Side, Tiling, Vectors
+from mirage_nb.tile.sharing import DEPTH_TILE, Share, Side, Squares, Tiling, Vectors
+from mirage_nb.tile.squares import across, square
 from mirage_nb.tile.staged import Carry, Fill
 
 VECTOR = 8
@@ -41,6 +42,24 @@ def vectors(scope: Scope, value: int, *, computed: bool = False) -> Vectors:
         if vectorizes(scope, value, len(shape) - 1, width, computed=computed):
             return Vectors(shape, width)
     return Vectors(shape, 1)
+
+
+def stored(scope: Scope, value: int, whole: int) -> Vectors:
+    """Those of a value that is saved where so many elements lie behind each other: of one that lies across what it is
+    computed of, squares."""
+    lies, shape = across(scope.block, scope.plan.places, value), scope.shape(value)
+    if lies is None:
+        return vectors(scope, value)
+    dim, leaf = lies
+    run, attrs = shape[dim], scope.ops[leaf].attrs
+    if scope.plan.places[leaf] is Place.DEVICE:
+        assert isinstance(attrs, InIterAttrs)
+        run = math.gcd(run, scope.block.args[attrs.arg].shape[-1])
+    size = max(scope.block.types[value].dtype.size, scope.plan.stored[leaf].size)
+    found = square(math.gcd(shape[-1], whole), run, math.prod(shape), scope.threads, size)
+    width, rows = map(int, found)
+    able = rows > 1 and (width == 1 or vectorizes(scope, value, len(shape) - 1, width))
+    return Squares(shape, width, dim, rows) if able else vectors(scope, value)
 
 
 def vectorizes(scope: Scope, value: int, dim: int | None, width: int, *, computed: bool = False) -> bool:
@@ -71,6 +90,8 @@ def _vector_operands(
     match op.kind:
         case OpKind.RESHAPE:
             source = scope.shape(op.inputs[0])
+            if (same := reshaped_dim(shape, source, dim)) is not None:
+                return [(op.inputs[0], same)]
             fits = dim == len(shape) - 1 and bool(source) and source[-1] % width == 0 == shape[-1] % width
             return [(op.inputs[0], len(source) - 1)] if fits else None
         case OpKind.TRANSPOSE | OpKind.ACCUM:

@@ -6,6 +6,7 @@ that bound, so that splitting and merging dimensions leaves no needless arithmet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -127,6 +128,13 @@ def broadcast_dim(dim: int | None, rank: int, shape: tuple[int, ...]) -> int | N
         return None
     moved = dim - (rank - len(shape))
     return moved if moved >= 0 and shape[moved] != 1 else None
+
+
+def reshaped_dim(shape: Sequence[int], source: Sequence[int], dim: int) -> int | None:
+    """The dimension of what a reshape reads that its dimension `dim` is, None where it is none by itself."""
+    behind = math.prod(shape[dim + 1 :])
+    same = (d for d, extent in enumerate(source) if extent == shape[dim] and math.prod(source[d + 1 :]) == behind)
+    return next(same, None)
 
 
 def operand_dims(graph: BlockGraph | ThreadGraph, op: Op, dim: int | None, rank: int) -> list[int | None]:

@@ -25,6 +25,8 @@ ACCUMULATOR_REGISTERS = 128
 PARTIAL_BYTES = 32768
 """Shared memory that the partial sums of one product may take after the loop."""
 SUM_BYTES = 4
+BESIDE = 32
+"""Elements that lanes of a warp store side by side where they read across: the other lanes read side by side."""
 Extents = tuple[int, ...]
 
 
@@ -169,6 +171,27 @@ class Vectors:
     def registers(self, threads: int) -> int:
         """Elements per thread, at most."""
         return self.slots(threads) * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Squares(Vectors):
+    """The same as squares: `rows` such vectors behind each other along `across`, another dimension, for each thread.
+    Threads side by side have squares side by side, a few in each of both directions."""
+
+    across: int
+    rows: int
+
+    @property
+    def counted(self) -> Extents:
+        """The shape in squares."""
+        inner = (*self.shape[:-1], self.shape[-1] // self.width)
+        return tuple(extent // self.rows if dim == self.across else extent for dim, extent in enumerate(inner))
+
+    @property
+    def beside(self) -> int:
+        """Squares side by side along the last dimension that threads side by side have."""
+        count, most = self.counted[-1], BESIDE // self.width
+        return count if count <= most else math.gcd(count, most)
 
 
 @dataclass(frozen=True, slots=True)

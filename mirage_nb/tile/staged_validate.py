@@ -20,7 +20,7 @@ from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import GROUP
 from mirage_nb.tile.rules import RESERVED_BYTES
 from mirage_nb.tile.shared import LINE_BYTES, SWIZZLES, SharedLayout
-from mirage_nb.tile.sharing import DEPTH_TILE, Cells, Share, Side, Tiling, Vectors
+from mirage_nb.tile.sharing import DEPTH_TILE, Cells, Share, Side, Squares, Tiling, Vectors
 from mirage_nb.tile.sketch import pairs
 from mirage_nb.tile.staged import How, StagedProgram, Statement, flat
 from mirage_nb.tile.staged_run import follow
@@ -204,6 +204,8 @@ class _Validator:
             yield f"{tiling.warps} warps of {self.program.warps}"
         if vectors is not None and (walked := WALKED.get(type(statement))) is not None:
             yield from _vectors(types[getattr(statement, walked)].shape, vectors)
+            if isinstance(vectors, Squares) and not isinstance(statement, staged.Save):
+                yield "squares are saved, nothing else"
         match statement:
             case staged.Fill(value, vectors):
                 nbytes, layout = vectors.width * types[value].dtype.size, self.program.buffer(value).layout
@@ -287,6 +289,10 @@ def _vectors(shape: tuple[int, ...], vectors: Vectors) -> Iterator[str]:
     whole = vectors.width in WIDTHS and (not shape or shape[-1] % vectors.width == 0)
     if vectors.shape != shape or not whole:
         yield f"vectors of {vectors.width} over {vectors.shape}"
+    elif isinstance(vectors, Squares):
+        across, rows = vectors.across, vectors.rows
+        if not 0 <= across < len(shape) - 1 or rows not in WIDTHS or shape[across] % rows:
+            yield f"squares with {rows} rows along dimension {across} of {shape}"
 
 
 def _share(shape: tuple[int, ...], share: Share, threads: int) -> Iterator[str]:

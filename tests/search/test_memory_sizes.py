@@ -30,7 +30,10 @@ from mirage_nb.search.sizes.specialised import with_roles
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.written import written_kernels
 from mirage_nb.targets import TARGETS
+from mirage_nb.tile.sharing import Squares
+from mirage_nb.tile.staged import Save, flat
 from tests.search.explored import explored
+from tests.tile.staged_plans import programs
 
 H200 = TARGETS["h200"]
 QUICK = EFFORTS["quick"]
@@ -56,6 +59,8 @@ FORMS = {
     "exp(Q @ transpose(K)) @ U / sum(exp(Q @ transpose(K)), axis=-1, keepdims=True)": "QKU",
     f"{SCORES} @ rms_norm(U)": "QKU",
     "softmax(rms_norm(Q) @ transpose(rms_norm(K))) @ U": "QKU",
+    "transpose(gelu(X + Y))": "XY",
+    "transpose(layer_norm(K) * Q[0, 0], 0, 2, 1)": "QK",
 }
 
 
@@ -131,6 +136,16 @@ def of_instance(tiles: Tiles, graph: KernelGraph) -> Iterator[tuple[str, object,
         yield "bulk", bool(block.copies.bulk[0]), planned.options.bulk
         yield "stages", int(running.stages[0, 0]), planned.options.stages
         yield "bytes", int(memory), planned.shared_bytes
+        known = tiles.outline
+        ranked = [tuple(int(n[0]) for n in tiles.square(v, saved)) for v, saved in known.saves if v in known.across]
+        yield "squares", [sides for sides in ranked if sides[1] > 1], squares(graph)
+
+
+def squares(graph: KernelGraph) -> list[tuple[int, int]]:
+    """The sides of the squares in which its results are saved."""
+    (made,) = programs(plan(graph, H200)).values()
+    saves = (s.vectors for s in flat(made.code) if isinstance(s, Save))
+    return [(v.width, v.rows) for v in saves if isinstance(v, Squares)]
 
 
 def agree(text: str, structures: int, limit: int) -> Counter[str]:

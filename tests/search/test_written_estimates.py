@@ -40,6 +40,7 @@ PROGRAMS = {
     "two products": "X: f16[64, 512]\nA: f16[512, 256]\nB: f16[256, 512]\nreturn relu(X @ A) @ B",
     "a persistent product": "X: f16[512, 4096]\nA: f16[4096, 4096]\nreturn gelu(X @ A)",
     "concatenation": "X: f16[16, 64]\nY: f16[16, 64]\nreturn exp(concat(X, Y, axis=1))",
+    "stored transposed": "X: f16[8, 196, 512]\nreturn transpose(layer_norm(X), 0, 2, 1)",
     "stencil": "U: f32[130, 130]\nreturn U[:-2, 1:-1] + U[2:, 1:-1] + U[1:-1, :-2] + U[1:-1, 2:]",
     "operands of two types": "Q: f32[8, 64]\nK: f16[64, 256]\nU: f16[256, 64]\nreturn softmax(Q @ K) @ U",
     "attention": workload("attention_safe"),

@@ -19,9 +19,7 @@ from mirage_nb.interp.reference import FloatAlgebra, evaluate
 from mirage_nb.interp.run import run_block
 from mirage_nb.ir import BlockGraph, DType, KernelGraph
 from mirage_nb.optimize import Options, fuse, plan
-from mirage_nb.optimize.access import Scope
 from mirage_nb.optimize.plan import Plan, plan_chains, rewritten
-from mirage_nb.optimize.staged_program import staged_program
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.lines import lines_of
 from mirage_nb.tile.planned import Planned
@@ -32,7 +30,9 @@ from tests import strategies
 from tests.codegen import mugraphs
 from tests.shares import examples, shared_out
 from tests.tile.lines import parse
+from tests.tile.squares import turned
 from tests.tile.staged_mutants import mutants
+from tests.tile.staged_plans import programs
 
 H200 = TARGETS["h200"]
 NAMED: dict[str, tuple[KernelGraph, Options]] = {
@@ -51,25 +51,11 @@ NAMED: dict[str, tuple[KernelGraph, Options]] = {
     "safe, rows alone": (mugraphs.safe_attention(rows=64, loop=4), Options(4, 2)),
     "safe, warpgroups": (mugraphs.safe_attention(rows=64, loop=4), Options(4, 2, bulk=True, wide=True)),
     "keys normed": (mugraphs.normed_attention("K"), Options(4, 2, bulk=True)),
+    "turned": (turned(32, 16, DType.F16, (16, 16)), Options(1)),
     "split": (mugraphs.split_safe_attention(loop=4), Options(4, 2, bulk=True)),
 }
 FLOATS = FloatAlgebra(np.dtype(float))
 LEAST_CAUGHT = 0.95
-
-
-def programs(planned: Plan) -> dict[int, StagedProgram]:
-    """The staged programs of a plan, by operator."""
-    graph, found = planned.graph, {}
-    literals = graph.uniform()
-    for index, (op, values) in enumerate(graph.definitions()):
-        block = planned.kernels[index]
-        if block is None or block.staged is None:
-            continue
-        seen = {i: planned.windows[v] for i, v in enumerate(op.inputs) if v in planned.windows}
-        known = {i: literals[v] for i, v in enumerate(op.inputs) if v in literals}
-        outputs = tuple(graph.types[v] for v in values)
-        found[index] = staged_program(Scope(block, known, windows=seen), planned.overlaps[index], outputs)
-    return found
 
 
 def run_plan(planned: Plan, inputs: Sequence[Any]) -> list[Any]:

@@ -27,6 +27,7 @@ from mirage_nb.tile.placement import Place, Placement, StepKind, place
 from mirage_nb.tile.products import ProductBlock
 from mirage_nb.tile.scales import scaled_tiles
 from mirage_nb.tile.sketch import MATMULS, VIEWS, Node, Sketch, sketch_of
+from mirage_nb.tile.squares import across
 
 Numbers = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
@@ -256,6 +257,12 @@ class Outline:
     def scaled(self) -> frozenset[int]:
         """The tiles that are divided in every iteration, where what is written divides the rows of a product."""
         return scaled_tiles(self.block)
+
+    @cached_property
+    def across(self) -> dict[int, tuple[int, int]]:
+        """The saved values that lie across what they are computed of: by which dimension, and of which tile."""
+        lies = {value: across(self.block, self.placed.places, value) for value, _ in self.saves}
+        return {value: found for value, found in lies.items() if found is not None}
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:

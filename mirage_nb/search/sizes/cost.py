@@ -216,8 +216,8 @@ def _wave(
     # The ring fills during the work before the loop; then copies wait for it.
     waiting = np.maximum(early - depth * moving / loop, 0.0)
     longest: Numbers = np.maximum(moving + waiting, before + early + (loop - 1) * looped)
-    begun = np.where(block.staged, 0.0, sharing * constants.begin_us)
-    alone = constants.latency_us + looped + spent.late * slowed + begun
+    beside = sharing * np.where(block.staged, copied.us_saved, constants.begin_us)
+    alone = constants.latency_us + looped + spent.late * slowed + beside
     # Blocks that hold their tiles come one by one, and ask for theirs while others compute. One that has a
     # multiprocessor for itself asks when the one before it has handed its results over.
     stored = block.traffic.own[-1]

@@ -90,10 +90,10 @@ class _Writer(BlockWriter):
         made = cls._written(prepared, kernel, tiled, hanging, {})
         lying: dict[Source, Layout] = {}
         for op, (value, *_) in _made(made.block):
-            number = made.value.index(op.inputs[0]) if op.kind is OpKind.RESHAPE and op.inputs[0] in made.value else 0
-            source = kernel.steps[number].source
-            if op.kind is OpKind.RESHAPE and source is not None and source.kernel is not None:
-                lying.setdefault(source, made.layouts[value])
+            if op.kind is OpKind.RESHAPE and op.inputs[0] in made.value:
+                source = kernel.steps[made.value.index(op.inputs[0])].source
+                if source is not None and source.kernel is not None:
+                    lying.setdefault(source, made.layouts[value])
         return cls._written(prepared, kernel, tiled, hanging, lying) if lying else made
 
     @classmethod
@@ -108,11 +108,19 @@ class _Writer(BlockWriter):
         for step in kernel.steps:
             made.value.append(made._step(step))
         for output in kernel.outputs:
-            made._save(output, None, None)
+            made._save(output, made._final(output), None)
         known = {value: step.type for value, step in zip(made.value, kernel.steps, strict=True)}
         for op, values in made.block.definitions():
             made.types += [known[value] if value in known else made.types[op.inputs[0]] for value in values]
         return made
+
+    def _final(self, output: int) -> Layout | None:
+        """The dimensions of what a step leaves, where an output of the program has its axes and no other in this
+        order; None where it lies as it is."""
+        own = self.layouts[self.value[output]]
+        finals = [o for o in self.prepared.output_axes if sorted(_order(o)) == sorted(_order(own))]
+        stays = not finals or self._partial(self.kernel.steps[output].type) or _order(own) in map(_order, finals)
+        return None if stays else finals[0]
 
     def names(self, value: int) -> tuple[Extent, ...]:
         """What the extents of a value are called."""
@@ -188,6 +196,11 @@ class _Writer(BlockWriter):
 
     def _partial(self, type_: Type) -> list[int]:
         return [a for a, code in enumerate(type_) if code & BLOCK and not code & DATA]
+
+
+def _order(layout: Layout) -> list[int]:
+    """Its axes, in their order."""
+    return [axis for axis in layout if axis is not None]
 
 
 def _made(block: BlockGraph) -> Iterator[tuple[Op, tuple[int, ...]]]:

@@ -39,6 +39,7 @@ from mirage_nb.tile.boxes import Boxes, boxes
 from mirage_nb.tile.register_resident import VECTOR_BYTES
 from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES, worth_having_early
 from mirage_nb.tile.sharing import ROW_TILE, SUM_BYTES
+from mirage_nb.tile.squares import square
 
 SECTOR_BYTES = 32
 """What device memory and caches move at a time; what they find at a time is a line."""
@@ -264,6 +265,22 @@ class Tiles:
             return self.product(names) / (32 * WARPS * common(self.extent(last), widest))
 
         return self.sizes.once(("rounds", names, widest), found)
+
+    def square(self, value: int, saved: Moved) -> tuple[Numbers, Numbers]:
+        """The sides of the squares of threads, of a saved value that lies across what it is computed of."""
+        dim, leaf = self.outline.across[value]
+        last, along = (self._in_tensors(saved.extents[place]) for place in (-1, dim))
+        if self.outline.parts[leaf] is not Part.DIRECT:
+            along = self.extent(saved.extents[dim])
+        size = max(saved.width, self.outline.placed.stored[leaf].size)
+        width, rows = square(last, along, self.product(saved.extents), 32 * WARPS, size)
+        return width, rows
+
+    def _in_tensors(self, name: Extent) -> Numbers:
+        """Elements of an axis of whose multiples runs are, in a tile and in tensors that have all of it."""
+        tile = self.extent(name)
+        found: Numbers = tile if name is None else np.gcd(tile.astype(np.int64), name.whole(self.sizes)).astype(float)
+        return found
 
 
 def sides(

@@ -16,6 +16,7 @@ from mirage_nb.search.sizes.anatomy import Moved, Numbers, Part, Truths
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.tiles import SECTOR_BYTES, Tiles
 from mirage_nb.targets import Target
+from mirage_nb.tile.shared import LINE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class Copies:
     """Input tiles of a block: microseconds and bytes of one iteration, and of what is brought once.
 
     `bulk`: the copy engine can bring every streamed tile. `waiting`,
-    `waiting_once`: microseconds in which all threads wait for what passes through their registers.
+    `waiting_once`: microseconds in which all threads wait for what passes through their registers. `us_saved`: how much
+    longer stores take in runs shorter than lines.
     """
 
     bulk: Truths
@@ -33,6 +35,7 @@ class Copies:
     us_once: Numbers
     nbytes_once: Numbers
     waiting_once: Numbers
+    us_saved: Numbers
 
 
 def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
@@ -59,7 +62,16 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
             us = us + loads
         if wait is not None:
             waiting = waiting + np.where(bulk, 0.0, wait)
-    return Copies(bulk, us, nbytes, waiting, us_once, nbytes_once, waiting_once)
+    return Copies(bulk, us, nbytes, waiting, us_once, nbytes_once, waiting_once, _saved(tiles, constants))
+
+
+def _saved(tiles: Tiles, constants: Constants) -> Numbers:
+    """What stores touch beyond the lines and sectors that as many bytes fill."""
+    found = np.zeros(tiles.shape)
+    for _, moved in tiles.outline.saves:
+        whole = tiles.nbytes(moved) * (1 / LINE_BYTES + 1 / SECTOR_BYTES)
+        found = found + np.maximum(tiles.lying(moved).touches - whole, 0.0) * constants.touch_us
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,12 @@ class _Steps:
         """All threads walk over a tile, a vector each at a time."""
         rounds = self.tiles.rounds(value, saved=saved)
         if id(rounds) not in self.passed:
-            operations = self.tiles.elements[value] * self.constants.vector_operations * self.operation
-            self.passed[id(rounds)] = np.ceil(rounds) * self.constants.pass_us + operations
+            self.passed[id(rounds)] = self._walk(rounds, self.tiles.elements[value])
         return self.passed[id(rounds)]
+
+    def _walk(self, rounds: Numbers, elements: Numbers) -> Numbers:
+        operations = elements * self.constants.vector_operations * self.operation
+        return np.ceil(rounds) * self.constants.pass_us + operations
 
     def work(self) -> Work:
         """All of them."""
@@ -105,7 +108,12 @@ class _Steps:
         for value in known.scaled:
             self.looped = self.looped + self.passes(value) + constants.loop_barrier_us
         for value, moved in known.saves:
-            saved = self.passes(known.leaves[value], saved=moved)
+            if value in known.across:
+                width, rows = tiles.square(value, moved)
+                squares = np.ceil(tiles.elements[value] / (LANES * WARPS * width * rows))
+                saved = self._walk(squares * rows, tiles.elements[value])
+            else:
+                saved = self.passes(known.leaves[value], saved=moved)
             self.late = self.late + self._unless(tiles.body.direct, constants.barrier_us) + saved
         return Work(self.looped, self.early, self.late, self.busy)
 

@@ -1,0 +1,89 @@
+"""Tiles that lie along one dimension where they are read and along another one where what is made of them is stored.
+
+In: a block graph and where its values live; extents, as numbers (the planner of one block) or as arrays of them (the
+ranking of thousands of sizes at once). Out: along which dimension of a result that lies which it is computed of; the
+sides of the square of elements that a thread then has, so that its loads and its stores are vectors, turned round in
+its registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage_nb.ir import AccumKind, BlockGraph, Op, OpKind, ThreadGraph
+from mirage_nb.ir.ops import AccumAttrs, DimAttrs, RepeatAttrs, ReshapeAttrs, TransposeAttrs
+from mirage_nb.tile.index import operand_dims, reshaped_dim, vector_reads
+from mirage_nb.tile.placement import Place
+from mirage_nb.tile.sketch import ELEMENTWISE
+
+SQUARES = ((8, 8), (8, 4), (4, 8), (4, 4), (8, 2), (2, 8), (4, 2), (2, 4), (2, 2), (1, 8), (1, 4), (1, 2))
+"""Elements of a thread along the last dimension of a result, and along that along which lies what it is computed of."""
+SIDE_BYTES = 16
+"""Of a side of a square, at most."""
+
+
+def across(block: BlockGraph, places: Sequence[Place], value: int) -> tuple[int, int] | None:
+    """The dimension of a value, not its last one, along which the largest tile lies that it is computed of, and that
+    tile; None if it does not lie across one."""
+    shape = block.types[value].shape
+    if not shape or shape[-1] == 1 or all(op.kind is not OpKind.TRANSPOSE for op in block.ops):
+        return None
+    made = {v: (op, number) for op, values in block.definitions() for number, v in enumerate(values)}
+    found: list[tuple[int, int]] = []
+    *others, last = (_tiles(block, places, made, (value, dim)) for dim in range(len(shape)))
+    for dim, tiles in enumerate(others):
+        ends = {leaf for leaf, inner in tiles if inner == len(block.types[leaf].shape) - 1}
+        found += [(dim, leaf) for leaf in sorted(ends.intersection(leaf for leaf, _ in last))]
+    return max(found, key=lambda one: block.types[one[1]].elements, default=None)
+
+
+def _tiles(
+    block: BlockGraph, places: Sequence[Place], made: Mapping[int, tuple[Op, int]], start: tuple[int, int]
+) -> set[tuple[int, int]]:
+    """The tiles in memory that a value is computed of, and which of their dimensions a dimension of it is."""
+    waiting, seen, found = [start], {start}, set[tuple[int, int]]()
+    while waiting:
+        read = waiting.pop()
+        if places[read[0]] in (Place.SHARED, Place.DEVICE):
+            found.add(read)
+            continue
+        for operand, inner in _operands(block, *made[read[0]], read[1]):
+            if inner is not None and (operand, inner) not in seen:
+                seen.add((operand, inner))
+                waiting.append((operand, inner))
+    return found
+
+
+def _operands(block: BlockGraph, op: Op, result: int, dim: int) -> Iterator[tuple[int, int | None]]:
+    """What an element of a value is computed of, and which dimension of that its dimension `dim` is."""
+    match op.attrs:
+        case TransposeAttrs(perm):
+            yield op.inputs[0], perm[dim]
+        case ReshapeAttrs(shape):
+            yield op.inputs[0], reshaped_dim(shape, block.types[op.inputs[0]].shape, dim)
+        case AccumAttrs(AccumKind.HOLD):
+            yield op.inputs[0], dim
+        case RepeatAttrs(along) | DimAttrs(along) if op.kind in (OpKind.REPEAT, OpKind.CONCAT) and along != dim:
+            yield from ((operand, dim) for operand in op.inputs)
+        case _ if isinstance(op.body, ThreadGraph):
+            yield from ((op.inputs[v], d) for v, d in vector_reads(op.body, op.body.outputs[result], dim))
+        case _ if op.kind in ELEMENTWISE:
+            rank = max(len(block.types[operand].shape) for operand in op.inputs)
+            yield from zip(op.inputs, operand_dims(block, op, dim, rank), strict=True)
+
+
+def square(last: Any, along: Any, elements: Any, threads: int, size: int) -> tuple[Any, Any]:
+    """The sides of a thread's square in a tile of `elements` elements of so many bytes, as in `SQUARES`, where runs of
+    `last` and of `along` elements lie in the tile and in the tensors; (1, 1) if there is none. The largest that leaves
+    work for all threads, else the smallest."""
+    width = rows = np.ones_like(last)
+    done: Any = np.zeros_like(last, bool)
+    for wide, high in SQUARES:
+        if max(wide, high) * size <= SIDE_BYTES:
+            able = (np.mod(last, wide) == 0) & (np.mod(along, high) == 0) & ~done
+            width, rows = np.where(able, wide, width), np.where(able, high, rows)
+            done = done | (able & (elements >= threads * wide * high))
+    return width, rows
