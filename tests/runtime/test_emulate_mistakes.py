@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -253,9 +254,21 @@ def test_shared_memory_starts_as_nan_in_every_block() -> None:
     assert np.isnan(y).all()
 
 
+ENDLESS = "(float* y) {\n volatile int i = 0;\n while (i == 0) y[0] += 1;\n}"
+
+
 def test_an_endless_kernel_ends_with_its_time() -> None:
-    with pytest.raises(LaunchError, match=r"timeout: still running after 0\.25 s, in block \(0,0,0\)"):
-        run("(float* y) {\n volatile int i = 0;\n while (i == 0) y[0] += 1;\n}", [floats()], timeout=0.25)
+    with pytest.raises(LaunchError, match=r"timeout: still running after 0\.25 s, in block \(0,0,0\)") as told:
+        run(ENDLESS, [floats()], timeout=0.25)
+    assert "endless loop" in told.value.hint
+
+
+def test_a_kernel_that_begins_late_is_not_said_to_be_endless() -> None:
+    module = CpuModule(f'{HEAD}extern "C" __global__ void k{ENDLESS}', seconds=60)
+    module._until = time.monotonic() + 0.2
+    with pytest.raises(LaunchError, match="timeout: still running") as told:
+        module.launch("k", (1, 1, 1), (1, 1, 1), 0, [floats()])
+    assert "extend" in told.value.hint and "endless" not in told.value.hint
 
 
 def test_a_failed_launch_leaves_the_arrays_alone() -> None:

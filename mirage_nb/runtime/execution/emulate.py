@@ -65,6 +65,7 @@ _HINTS = {
     "bounds": "an index is out of range",
     "alignment": "vector accesses and copies need aligned addresses",
     "timeout": "an endless loop, or a larger timeout is needed",
+    "late": "a larger budget, or extend(seconds=...), gives it more",
 }
 
 
@@ -139,7 +140,7 @@ class CpuModule:
         mode, seed = (order, 0) if isinstance(order, str) else ("random", order)
         if mode not in ("forward", "reversed", "random"):
             raise LaunchError(f"unknown order {order!r}", hint="'forward', 'reversed' or a seed")
-        timeout = _left(self._until, timeout)
+        asked, timeout = timeout, _left(self._until, timeout)
         lines = [
             f"module {self._module}",
             f"kernel {kernel}",
@@ -150,9 +151,10 @@ class CpuModule:
             f"order {mode} {seed}",
             f"timeout {max(LEAST_SECONDS, timeout):f}",
         ]
-        return self._run(lines, bind(self.kernels[kernel], args), timeout)
+        return self._run(lines, bind(self.kernels[kernel], args), timeout, "late" if timeout < asked else "timeout")
 
-    def _run(self, lines: list[str], job: Job, timeout: float) -> float:
+    def _run(self, lines: list[str], job: Job, timeout: float, over: str) -> float:
+        """`over`: the hint for a launch that does not end in time."""
         with temporary_folder(_scratch(job.nbytes)) as folder:
             try:
                 job.write(folder)
@@ -164,21 +166,22 @@ class CpuModule:
                     (self._runner, folder), capture_output=True, timeout=timeout + GRACE_SECONDS, check=False
                 )
             except subprocess.TimeoutExpired as error:
-                raise LaunchError(f"still running after {timeout:g} s", hint=_HINTS["timeout"]) from error
+                raise LaunchError(f"still running after {timeout:g} s", hint=_HINTS[over]) from error
             except OSError as error:
                 raise LaunchError(f"the runner cannot be started: {error}") from error
-            seconds = self._read_report(folder / "report", ended.returncode)
+            seconds = self._read_report(folder / "report", ended.returncode, over)
             job.read_back(folder)
             return seconds
 
-    def _read_report(self, path: Path, status: int) -> float:
+    def _read_report(self, path: Path, status: int, over: str) -> float:
         kind, _, message = (path.read_text(errors="replace") if path.exists() else "").partition("\n")
         if status == 0 and kind == "done" and _SECONDS.fullmatch(message):
             return float(message)
         if not kind:
             cause = f"signal {-status}" if status < 0 else f"status {status}"
             raise LaunchError(f"the kernel's run ended with {cause} and left no report")
-        raise LaunchError(f"{kind}: {message.rstrip()}{self._quote(message)}", hint=_HINTS.get(kind, ""))
+        hint = _HINTS.get(over if kind == "timeout" else kind, "")
+        raise LaunchError(f"{kind}: {message.rstrip()}{self._quote(message)}", hint=hint)
 
     def _quote(self, message: str) -> str:
         """The lines of kernel text that a message speaks of."""
