@@ -27,7 +27,8 @@ from mirage_nb.ir.windows import MOVING
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.grain import FOLDING, SEARCHED, Grain
-from mirage_nb.search.pieces import HEAVY, VIEWS, Piece, Whole, is_heavy
+from mirage_nb.search.groups import Groups
+from mirage_nb.search.pieces import HEAVY, VIEWS, Cone, Piece, Whole, is_heavy
 from mirage_nb.search.sizes.coarse import coarse_us, one_block_fits
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target
@@ -95,6 +96,12 @@ def _as_cut(graph: KernelGraph) -> KernelGraph:
     return graph
 
 
+def _numbered(things: Iterable[object]) -> list[int]:
+    """Numbers for things, the same for equal ones."""
+    known: dict[object, int] = {}
+    return [known.setdefault(one, len(known)) for one in things]
+
+
 class _Partition:
     """The work on one program. An operator is known by the value that it makes; a group of them by a number."""
 
@@ -113,7 +120,10 @@ class _Partition:
         self.graph, self.target, self.grain, self.is_over, self.told = graph, target, grain, is_over, told
         self.program = Whole.of(graph)
         self.maker = self.program.maker
+        self.outputs = frozenset(graph.outputs)
         self.uses = graph.uses()
+        self.read = _numbered(self._tensors())
+        self.made = dict(zip(self.maker, _numbered([(op.kind, op.attrs) for op in self.maker.values()]), strict=True))
         self.constant = self._constant()
         self.again = self._made_again(inside) | (self._shared(library) if not grain.looped else set())
         self.needed = sorted(self._needed())
@@ -124,20 +134,25 @@ class _Partition:
             for source in sources:
                 self.readers.setdefault(source, []).append(value)
         self.seen = self._all_seen()
-        self.known: dict[str, float] = {}
+        self.known: dict[object, float] = {}
         self.looked_at = 0
         self.whole = {self._computed_by(match): match for match in library if match.output in self.stored}
         self.fixed = frozenset[int]().union(*self.whole)
-        self.members = {value: frozenset([value]) for value in self.needed if value not in self.fixed}
-        self.members |= {match.output: members for members, match in self.whole.items()}
-        self.group = {value: number for number, members in self.members.items() for value in members}
+        members = {value: frozenset([value]) for value in self.needed if value not in self.fixed}
+        members |= {match.output: members for members, match in self.whole.items()}
+        self.groups = Groups(members, self.sources, self.readers)
         self.us: dict[int, float] = {}
-        self.fresh = itertools.count(len(graph.types))
         self.inside = sorted(self.stored.intersection(inside))
         self._join_around()
         self._join_chains()
 
     # -- what the program is --------------------------------------------------------------------------
+
+    def _tensors(self) -> list[object]:
+        """What pieces see of values that they read."""
+        settled = {value for value, given in enumerate(self.graph.inputs) if given.settled}
+        values = enumerate(zip(self.graph.types, self.program.dims, strict=True))
+        return [(type_, dim, value in settled) for value, (type_, dim) in values]
 
     def _made_again(self, inside: Collection[int]) -> set[int]:
         """Values that every piece makes for itself: views, parts of tensors where pieces are searched, and what depends
@@ -182,7 +197,7 @@ class _Partition:
         found: set[int] = set()
         for value, op in reversed(self.maker.items()):
             first, *rest = sorted((self.graph.types[v].nbytes for v in op.inputs), reverse=True) or (0,)
-            if op.kind not in CHEAP or value in self.graph.outputs or first + SMALL_SHARE * sum(rest) > 2 * first:
+            if op.kind not in CHEAP or value in self.outputs or first + SMALL_SHARE * sum(rest) > 2 * first:
                 continue
             readers = self._users(value)
             fused = all(OPS[self.maker[r].kind].traits & FUSED for r in readers)
@@ -229,16 +244,21 @@ class _Partition:
 
     # -- what a group is -------------------------------------------------------------------------------
 
-    def _piece(self, members: frozenset[int]) -> Piece:
-        """The program of a group: it writes what others read, and outputs."""
-        outputs = set(self.graph.outputs)
-        writes = [v for v in sorted(members) if v in outputs or not members.issuperset(self.readers.get(v, ()))]
-        return self.program.part((self.stored - members).union(writes), writes)
+    def _cone(self, members: frozenset[int]) -> Cone:
+        """What a group has to compute: what others read, and outputs."""
+        writes = [v for v in sorted(members) if v in self.outputs or not members.issuperset(self.readers.get(v, ()))]
+        return self.program.cone(self.stored, writes, members)
+
+    def _spelled(self, cone: Cone) -> object:
+        """Equal for equal pieces, as digests are."""
+        place = {value: number for number, value in enumerate((*cone.reads, *cone.computed))}
+        ops = ((self.made[v], *(place[i] for i in self.maker[v].inputs)) for v in cone.computed)
+        return (*(self.read[v] for v in cone.reads),), (*ops,), (*(place[v] for v in cone.writes),)
 
     def _alone(self, number: int) -> float:
         """What a group takes, which is asked once."""
         if number not in self.us:
-            self.us[number] = self._us(self.members[number])
+            self.us[number] = self._us(self.groups.members[number])
         return self.us[number]
 
     def _us(self, members: frozenset[int]) -> float:
@@ -247,22 +267,23 @@ class _Partition:
             return match.us(self.graph, self.target)
         if len(members) == 1 and members <= self.seen:
             return 0.0
-        piece = self._piece(members)
-        known = self.known.get(piece.digest)
+        cone = self._cone(members)
+        alike = self._spelled(cone)
+        known = self.known.get(alike)
         if known is None:
             self.looked_at += len(members)
-            prepared = prepare(self.told(piece.graph))
+            prepared = prepare(self.told(self.program.piece(cone).graph))
             fits = not prepared.refused and (self.grain.looped or one_block_fits(prepared, self.target))
             known = coarse_us(prepared, self.target) if fits else math.inf
             if len(members) == 1:
                 known = min(known, library_us(self.graph, self.maker[min(members)], self.target))
-            self.known[piece.digest] = known
+            self.known[alike] = known
         return known
 
     def _all_seen(self) -> frozenset[int]:
         """The parts of tensors that generated kernels alone read, and read where they lie (`ir.windows`)."""
         moving = (value for value in self.needed if self.maker[value].kind in MOVING)
-        return frozenset(value for value in moving if value not in self.graph.outputs and not self._by_library(value))
+        return frozenset(value for value in moving if value not in self.outputs and not self._by_library(value))
 
     def _by_library(self, value: int) -> bool:
         """Whether some reader of a value is a product by a library."""
@@ -331,52 +352,44 @@ class _Partition:
     def pieces(self) -> tuple[Piece, ...]:
         """Join what pays most, until nothing does."""
         heap: list[tuple[float, int, int, int]] = []
-        self._offer(heap, {(a, b) for a in self.members for b in self._near(a)})
+        self._offer(heap, {(a, b) for a in self.groups.members for b in self._near(a)})
         while heap or self._offer(heap, self._alike()):
             *_, first, second = heapq.heappop(heap)
-            if first not in self.members or second not in self.members or self._apart(first, second):
+            if not {first, second} <= self.groups.members.keys() or self.groups.apart(first, second):
                 continue
-            number = self._join(first, second)
+            number = self.groups.join(first, second)
             self._offer(heap, {(number, other) for other in self._near(number)})
         self._join_around()
-        return tuple(self._piece(self.members[number]) for number in self._ordered())
-
-    def _join(self, first: int, second: int) -> int:
-        """One group of two, and its number."""
-        number = next(self.fresh)
-        self.members[number] = members = self.members.pop(first) | self.members.pop(second)
-        self.group.update(dict.fromkeys(members, number))
-        return number
+        return tuple(self.program.piece(self._cone(self.groups.members[n])) for n in self.groups.ordered())
 
     def _join_around(self) -> None:
         """Join makers of values inside with their readers, wherever nothing comes between them any more."""
         before = 0
-        while before != len(self.members):
-            before = len(self.members)
+        while before != len(self.groups.members):
+            before = len(self.groups.members)
             for value in self.inside:
                 for reader in self.readers.get(value, ()):
-                    first, second = self.group[value], self.group[reader]
-                    if first != second and not self._apart(first, second):
-                        self._join(first, second)
+                    first, second = self.groups.of[value], self.groups.of[reader]
+                    if first != second and not self.groups.apart(first, second):
+                        self.groups.join(first, second)
 
     def _join_chains(self) -> None:
         """Join elementwise operators with those that read them, if all of these are in one group already and have as
         many elements, and what is read where it lies with its one reader, where kernels may have loops: that always
         pays, and is not looked at pair by pair."""
         for value in reversed(self.needed):
-            first, readers = self.group[value], self.readers.get(value, [value])
-            second, *others = {self.group[reader] for reader in readers}
-            simple = not others and value not in self.graph.outputs and all(map(self._is_elementwise, readers))
+            first, readers = self.groups.of[value], self.readers.get(value, [value])
+            second, *others = {self.groups.of[reader] for reader in readers}
+            simple = not others and value not in self.outputs and all(map(self._is_elementwise, readers))
             seen = self.grain.looped and value in self.seen and len(readers) == 1
             if first == second or not simple or not (seen or all(self._fits(value, r) for r in readers)):
                 continue
-            if self._allowed(self.members[first] | self.members[second]) and not self._apart(first, second):
-                self._join(first, second)
-        for number, members in [*self.members.items()]:
+            both = self.groups.members[first] | self.groups.members[second]
+            if self._allowed(both) and not self.groups.apart(first, second):
+                self.groups.join(first, second)
+        for number, members in [*self.groups.members.items()]:
             if len(members) > 1 and self.fixed.isdisjoint(members) and self._alone(number) == math.inf:
-                del self.members[number]
-                self.members |= {value: frozenset([value]) for value in members}
-                self.group |= {value: value for value in members}
+                self.groups.dissolve(number)
         self._join_around()
 
     def _fits(self, value: int, reader: int) -> bool:
@@ -398,8 +411,8 @@ class _Partition:
         worth the same is joined from the front of the program on: layers that repeat are cut alike. Whether there are
         any."""
         for a, b in sorted({(min(pair), max(pair)) for pair in pairs}):
-            members = self.members[a] | self.members[b]
-            if not self.grain.looped and (self.members[a] <= self.seen or self.members[b] <= self.seen):
+            members = self.groups.members[a] | self.groups.members[b]
+            if not self.grain.looped and (self.groups.members[a] <= self.seen or self.groups.members[b] <= self.seen):
                 continue
             if self.looked_at < LOOKED_AT and not self.is_over() and self._allowed(members):
                 gain = self._alone(a) + self._alone(b) - self._us(members)
@@ -413,62 +426,29 @@ class _Partition:
         if self.grain.looped:
             return
         known: dict[tuple[int, ...], list[int]] = {}
-        for number, members in self.members.items():
+        for number, members in self.groups.members.items():
             if self.fixed.isdisjoint(members) and 0 < self._alone(number) < SMALL_STARTS * self.target.start_us:
                 known.setdefault(self.graph.types[max(members)].shape, []).append(number)
         for numbers in known.values():
-            yield from (pair for pair in itertools.pairwise(numbers) if not self._apart(*pair))
+            yield from (pair for pair in itertools.pairwise(numbers) if not self.groups.apart(*pair))
 
     def _multiplied(self, first: int, second: int) -> bool:
         """Whether a product of one of two groups reads what elementwise operators, all of the other, compute."""
         for one, other in ((first, second), (second, first)):
-            products = (v for v in self.members[other] if is_heavy(self.graph, self.maker[v]))
-            if any(one == self.group.get(s) for v in products for s in self.sources[v]):
-                return all(Trait.ELEMENTWISE in OPS[self.maker[v].kind].traits for v in self.members[one])
+            products = (v for v in self.groups.members[other] if is_heavy(self.graph, self.maker[v]))
+            if any(one == self.groups.of.get(s) for v in products for s in self.sources[v]):
+                return all(Trait.ELEMENTWISE in OPS[self.maker[v].kind].traits for v in self.groups.members[one])
         return False
 
     def _near(self, number: int) -> Iterator[int]:
         """Groups that read what this one writes, or write what it reads, or read beside it what it reads."""
-        for value in self.members[number]:
+        for value in self.groups.members[number]:
             beside = [value]
             for source in self.sources[value]:
                 readers = self.readers[source]
                 place = readers.index(value)
                 beside += readers[max(0, place - 1) : place + 2]
-            makers = [s for s in self.sources[value] if s in self.group]
+            makers = [s for s in self.sources[value] if s in self.groups.of]
             for other in (*makers, *self.readers.get(value, ()), *beside):
-                if self.group[other] != number:
-                    yield self.group[other]
-
-    def _next(self, number: int) -> set[int]:
-        """The groups that read what this one writes."""
-        return {self.group[r] for v in self.members[number] for r in self.readers.get(v, ())} - {number}
-
-    def _apart(self, first: int, second: int) -> bool:
-        """Whether a third group has to come between two."""
-        return self._leads(first, second) or self._leads(second, first)
-
-    def _leads(self, first: int, second: int) -> bool:
-        """Whether a way over other groups leads from the first one to the second."""
-        front = list(self._next(first) - {second})
-        seen = set(front)
-        while front:
-            after = self._next(front.pop())
-            if second in after:
-                return True
-            found = after - seen - {first}
-            seen |= found
-            front.extend(found)
-        return False
-
-    def _ordered(self) -> Iterator[int]:
-        """The groups in launch order."""
-        before = {
-            number: {self.group[s] for v in members for s in self.sources[v] if s in self.group} - {number}
-            for number, members in self.members.items()
-        }
-        done: set[int] = set()
-        while len(done) < len(before):
-            ready = min((n for n in before if n not in done and before[n] <= done), key=lambda n: min(self.members[n]))
-            done.add(ready)
-            yield ready
+                if self.groups.of[other] != number:
+                    yield self.groups.of[other]

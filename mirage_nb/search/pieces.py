@@ -10,13 +10,12 @@ and graph-defined operators).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import Input, KernelGraph, Op, OpKind
-from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.ir.sizes import size_of, sized
 from mirage_nb.ir.windows import MOVING
 
@@ -73,6 +72,15 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Cone:
+    """A part of a program: what it reads, what it computes, operands first, and what it writes of that."""
+
+    reads: tuple[int, ...]
+    computed: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Whole:
     """A program that pieces are cut from: what makes its values, and which dimension of each has the size."""
 
@@ -87,14 +95,24 @@ class Whole:
         dims = where.dims if where is not None else (None,) * len(program.types)
         return cls(program, {value: op for op, values in program.definitions() for value in values}, dims)
 
-    def part(self, stored: set[int], writes: list[int]) -> Piece:
+    def part(self, stored: Collection[int], writes: Sequence[int]) -> Piece:
         """The piece that computes these values from stored ones, as far as they are not among these themselves."""
-        cone = _cone(self.maker, stored, writes)
-        reads = sorted({v for value in cone for v in self.maker[value].inputs} - set(cone))
-        made = Rewrite(KernelGraph.start(*self._inputs(reads)), {value: index for index, value in enumerate(reads)})
-        for value in cone:
-            made.copy(self.maker[value], (value,))
-        return Piece(made.graph.returning(made.places(writes)), (*reads, *cone), tuple(writes))
+        return self.piece(self.cone(stored, writes))
+
+    def cone(self, stored: Collection[int], writes: Sequence[int], inside: Collection[int] = ()) -> Cone:
+        """What that piece has; values inside are computed again, though they are stored."""
+        computed = _cone(self.maker, stored, writes, inside)
+        reads = {v for value in computed for v in self.maker[value].inputs}.difference(computed)
+        return Cone((*sorted(reads),), (*computed,), (*writes,))
+
+    def piece(self, cone: Cone) -> Piece:
+        """The piece that has this."""
+        types, values = self.program.types, (*cone.reads, *cone.computed)
+        place = {value: number for number, value in enumerate(values)}
+        made = (self.maker[v] for v in cone.computed)
+        ops = (replace(op, inputs=tuple(place[v] for v in op.inputs)) for op in made)
+        graph = KernelGraph((*ops,), tuple(types[v] for v in values), (*self._inputs(cone.reads),))
+        return Piece(graph.returning(tuple(place[v] for v in cone.writes)), values, cone.writes)
 
     def _inputs(self, reads: Sequence[int]) -> Iterator[Input]:
         """Values that a piece reads; extents are numbers where one has the size in another than the outermost one."""
@@ -162,15 +180,17 @@ def _follows(maker: dict[int, Op], value: int, other: int) -> bool:
     return other in _cone(maker, set(), [value])
 
 
-def _cone(maker: dict[int, Op], stored: set[int], writes: Sequence[int]) -> list[int]:
-    """What has to be computed for `writes` from stored values, operands first."""
+def _cone(
+    maker: Mapping[int, Op], stored: Collection[int], writes: Sequence[int], inside: Collection[int] = ()
+) -> list[int]:
+    """What has to be computed for `writes` from stored values that are not inside, operands first."""
     found: set[int] = set()
     front = list(writes)
     while front:
         value = front.pop()
         if value not in found and value in maker:
             found.add(value)
-            front.extend(v for v in maker[value].inputs if v not in stored or v in writes)
+            front.extend(v for v in maker[value].inputs if v not in stored or v in writes or v in inside)
     return sorted(found)
 
 

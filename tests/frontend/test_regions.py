@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from mirage_nb.frontend.compiled import graphs
 from mirage_nb.frontend.compiled.graphs import eager
 from mirage_nb.frontend.compiled.kernels import effort_for
-from mirage_nb.frontend.compiled.report import Entry
+from mirage_nb.frontend.compiled.report import Estimate
 from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.targets import find_target
@@ -246,7 +246,7 @@ def test_attention_under_a_mask_that_the_model_makes_is_one_region() -> None:
     """The mask is the same in every call: as an operand it costs no more than one that is given, whatever its type."""
     (region,) = regions_of(causal, *(torch.empty(1, 16, 1024, 64).half() for _ in range(3))).found
     assert region.operators.count("bmm") == 2 and len(region.reads) == 3
-    entry = Entry.of(region, None, find_target("h200"))
+    entry = Estimate(region.graph, find_target("h200"))
     assert entry.fused_us is not None and entry.fused_us < entry.apart_us and not entry.unsaid
 
 

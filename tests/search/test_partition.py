@@ -300,3 +300,18 @@ def test_what_has_no_more_time_is_partitioned_all_the_same() -> None:
     for grain in GRAINS:
         parts = partition(program, H200, grain, is_over=lambda: True)
         np.testing.assert_allclose(composed(program, parts, arrays), reference.evaluate(program, arrays), rtol=1e-9)
+
+
+def test_layers_that_repeat_are_looked_at_once() -> None:
+    asked: list[KernelGraph] = []
+
+    def told(graph: KernelGraph) -> KernelGraph:
+        asked.append(graph)
+        return graph
+
+    counts = []
+    for layers in (4, 12):
+        asked.clear()
+        partition(model(layers), H200, told=told)
+        counts.append(len(asked))
+    assert counts[0] == counts[1] == len({Piece(graph, (), ()).digest for graph in asked})

@@ -18,7 +18,7 @@ from mirage_nb.frontend.compiled.graphs import Compiler, eager, reasons
 from mirage_nb.frontend.compiled.kernels import Kernels, Searched, target_of
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import find_regions
-from mirage_nb.frontend.compiled.report import Entry, GraphReport, ModelReport, Reports
+from mirage_nb.frontend.compiled.report import GraphReport, ModelReport, Reports
 from mirage_nb.frontend.compiled.spelled import spell_out
 
 KERNELS = Kernels(Searched())
@@ -61,7 +61,7 @@ def look(model: Any, example_inputs: Any, target: str | None = None) -> ModelRep
 
     def inner(gm: torch.fx.GraphModule, inputs: Sequence[Any], **more: Any) -> Callable[[list[Any]], Any]:
         found = find_regions(gm, chosen, more.get("static_input_idxs", ()))
-        graphs.append(GraphReport([Entry.of(region, None, chosen) for region in found.found], reasons(found)))
+        graphs.append(GraphReport.of(((region, None) for region in found.found), reasons(found), chosen))
         return eager(gm, inputs, **more)
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:

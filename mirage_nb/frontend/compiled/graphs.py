@@ -34,7 +34,7 @@ from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, Settled, target
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Regions, find_regions
 from mirage_nb.frontend.compiled.replacing import replace
-from mirage_nb.frontend.compiled.report import Entry, GraphReport, Reports
+from mirage_nb.frontend.compiled.report import GraphReport, Reports
 from mirage_nb.runtime.contest.later import Guard
 
 Call = Callable[[list[Any]], Any]
@@ -92,7 +92,7 @@ class Compiler:
         heaviest = sorted(found.found, key=lambda region: -bytes_of[region.digest])
         of = {id(r): self.kernels.of(r, self.options, batch, until, bytes_of[r.digest]) for r in heaviest}
         held = [(region, of[id(region)]) for region in found.found]
-        report = self.reports.add(GraphReport([Entry.of(r, k, target) for r, k in held], reasons(found)))
+        report = self.reports.add(GraphReport.of(held, reasons(found), target))
 
         def settled() -> Iterator[Settled]:
             return (one for region in found.found for one in self.kernels.settled(region, self.options, batch))

@@ -274,8 +274,8 @@ def _on_the_way(translation: Translation, nodes: Mapping[Value, Any]) -> Iterato
 def _follows(node: Any, other: Any) -> bool:
     """Whether a node is computed from another one."""
     front, seen = [node], {node}
-    for one in front:
-        fresh = [n for n in one.all_input_nodes if n not in seen and not n < other]
+    while front and other not in seen:
+        fresh = [n for n in front.pop().all_input_nodes if n not in seen and not n < other]
         seen.update(fresh)
         front += fresh
     return other in seen

@@ -10,39 +10,54 @@ import html
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch._dynamo.utils import counters
 
 from mirage_nb.frontend.compiled.kernels import Kernel, Settled
 from mirage_nb.frontend.compiled.regions import Region
 from mirage_nb.frontend.compiled.shapes import as_priced
-from mirage_nb.search.axes import prepare
+from mirage_nb.ir import KernelGraph
+from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.sizes.coarse import coarse_us
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target
 
 
+class Estimate:
+    """What a program takes, in microseconds, once somebody asks."""
+
+    def __init__(self, graph: KernelGraph, target: Target) -> None:
+        self.graph, self.target = graph, target
+
+    @cached_property
+    def apart_us(self) -> float:
+        """As PyTorch's operators."""
+        return sum(library_us(self.graph, op, self.target) for op in self.graph.ops)
+
+    @cached_property
+    def fused_us(self) -> float | None:
+        """As one piece; None where that cannot be said."""
+        return None if self._prepared.refused else coarse_us(self._prepared, self.target)
+
+    @property
+    def unsaid(self) -> str:
+        """Why not."""
+        return self._prepared.refused.partition("\n")[0]
+
+    @cached_property
+    def _prepared(self) -> Prepared:
+        return prepare(as_priced(self.graph))
+
+
 @dataclass
 class Entry:
-    """One region: what it covers, and estimates of it as PyTorch's operators and as one piece (microseconds; None where
-    there is none, and why: `unsaid`)."""
+    """One region: what it covers, and estimates of it."""
 
     region: Region
     kernel: Kernel | None
-    apart_us: float
-    fused_us: float | None
-    target: Target
-    unsaid: str = ""
+    estimate: Estimate
     taken: bool = False
-
-    @classmethod
-    def of(cls, region: Region, kernel: Kernel | None, target: Target) -> Entry:
-        """With the estimates for a target."""
-        graph = region.graph
-        apart = sum(library_us(graph, op, target) for op in graph.ops)
-        prepared = prepare(as_priced(graph))
-        fused = None if prepared.refused else coarse_us(prepared, target)
-        return cls(region, kernel, apart, fused, target, prepared.refused.partition("\n")[0])
 
     @property
     def state(self) -> str:
@@ -67,8 +82,9 @@ class Entry:
         found = self.kernel.found if self.kernel is not None else None
         if found is not None and found.us is not None and found.before_us is not None:
             return f"{found.before_us:.1f} -> {found.us:.1f} us"
-        one = "no estimate" if self.fused_us is None else f"≈{self.fused_us:.1f} us"
-        return f"≈{self.apart_us:.1f} -> {one}"
+        fused = self.estimate.fused_us
+        one = "no estimate" if fused is None else f"≈{fused:.1f} us"
+        return f"≈{self.estimate.apart_us:.1f} -> {one}"
 
     @property
     def moved(self) -> str:
@@ -80,16 +96,24 @@ class Entry:
 class GraphReport:
     """One traced graph: its regions, why other nodes are in none, and what went wrong if something did."""
 
-    entries: list[Entry]
+    entries: list[Entry] = field(default_factory=list)
     left: Mapping[str, str] = field(default_factory=dict)
     trouble: str = ""
+
+    @classmethod
+    def of(cls, held: Iterable[tuple[Region, Kernel | None]], left: Mapping[str, str], target: Target) -> GraphReport:
+        """Regions and what will run them, with estimates for a target, those of equal regions made once."""
+        made: dict[str, Estimate] = {}
+        entries = [Entry(r, k, made.setdefault(r.digest, Estimate(r.graph, target))) for r, k in held]
+        return cls(entries, left)
 
     def settle(self, settled: Iterable[Settled]) -> None:
         """Regions, and parts of them that are not here yet, of which these run kernels from now on."""
         there = {id(entry.region): entry for entry in self.entries}
         self.entries, known = [], self.entries
         for one in settled:
-            entry = there.get(id(one.region)) or Entry.of(one.region, one.kernel, known[0].target)
+            estimate = Estimate(one.region.graph, known[0].estimate.target)
+            entry = there.get(id(one.region)) or Entry(one.region, one.kernel, estimate)
             entry.taken = one.taken
             self.entries.append(entry)
 
@@ -138,7 +162,7 @@ class ModelReport:
     def remarks(self) -> list[str]:
         """What is to be said below the table: of numbers, of what was left to PyTorch, and why."""
         lines = [LEGEND] if self.entries else []
-        unsaid = Counter(entry.unsaid for entry in self.entries if entry.unsaid)
+        unsaid = Counter(why for entry in self.entries if (why := entry.estimate.unsaid))
         lines += [f"without an estimate as one, {_count(n, 'region')}: {why}" for why, n in unsaid.most_common()]
         lines += [f"left to PyTorch, {_count(n, 'operator')}: {why}" for why, n in self.reasons().most_common()]
         lines += [f"not replaced after all: {graph.trouble}" for graph in self.graphs if graph.trouble]
