@@ -26,7 +26,6 @@ from mirage_nb.optimize.reach import Reaches, reaches
 from mirage_nb.predefined import LOOKUP
 from mirage_nb.targets import Target
 from mirage_nb.tile.planned import Planned
-from mirage_nb.tile.resident import ResidentProgram
 
 HEADER = '#include "mirage_device.cuh"\n\nusing namespace mirage;\n'
 
@@ -78,10 +77,9 @@ def emit_plan(plan: Plan, target: Target, options: Options) -> Emitted:
         literals = {i: constants[v] for i, v in enumerate(op.inputs) if v in constants}
         reach = reaches(graph, where, index, values, plan.windows)
         launch, text = _kernel(index, block_plan, literals, plan, values, reach)
-        if not isinstance(text.program, ResidentProgram):
-            places = frozenset(i for i, v in enumerate(op.inputs) if v in counted)
-            programs.append(Planned(block_plan.block, text.program, literals, places, index))
-            _check(launch.kernel, programs[-1], target)
+        places = frozenset(i for i, v in enumerate(op.inputs) if v in counted)
+        programs.append(Planned(block_plan.block, text.program, literals, places, index))
+        _check(launch.kernel, programs[-1], target)
         parts.append(text.text())
         launches.append(launch)
     temporaries = tuple(

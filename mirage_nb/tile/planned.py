@@ -1,4 +1,4 @@
-"""A kernel's program, of either kind, beside the block graph that it was planned of."""
+"""A kernel's program, of any kind, beside the block graph that it was planned of."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from fractions import Fraction
 
 from mirage_nb.ir import BlockGraph
 from mirage_nb.targets import Target
-from mirage_nb.tile import staged_validate, validate
+from mirage_nb.tile import resident_validate, staged_validate, validate
 from mirage_nb.tile.program import Program
+from mirage_nb.tile.resident import ResidentProgram
 from mirage_nb.tile.staged import StagedProgram
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A tile program or a staged one, and the block graph that it was planned of; `numbers`: operands that are one
-    number, `places`: those that number the places of an axis; `op`: the operator that it is."""
+    """A tile program, a staged or a resident one, and the block graph that it was planned of; `numbers`: operands that
+    are one number, `places`: those that number the places of an axis; `op`: the operator that it is."""
 
     block: BlockGraph
-    program: Program | StagedProgram
+    program: Program | StagedProgram | ResidentProgram
     numbers: Mapping[int, Fraction] = field(default_factory=dict)
     places: frozenset[int] = frozenset()
     op: int = 0
@@ -29,6 +30,10 @@ class Planned:
 
     def findings(self, target: Target) -> tuple[str, ...]:
         """Everything that is wrong with the program, in words; () if nothing is."""
-        if isinstance(self.program, Program):
-            return validate.validate(self.program, target)
-        return staged_validate.validate(self.program, target)
+        match self.program:
+            case Program():
+                return validate.validate(self.program, target)
+            case StagedProgram():
+                return staged_validate.validate(self.program, target)
+            case ResidentProgram():
+                return resident_validate.validate(self.program, target)

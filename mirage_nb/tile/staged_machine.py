@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from mirage_nb.errors import GraphError
-from mirage_nb.ir import AccumAttrs, AccumKind, DimAttrs, InIterAttrs, OpKind, ThreadGraph
+from mirage_nb.ir import AccumAttrs, AccumKind, DimAttrs, InIterAttrs, OpKind
 from mirage_nb.tile import staged
-from mirage_nb.tile.lines import line_of
+from mirage_nb.tile.machine import Machine
 from mirage_nb.tile.placement import Place
-from mirage_nb.tile.run import Algebra
-from mirage_nb.tile.staged import KINDS, StagedProgram, Statement, fragment
+from mirage_nb.tile.staged import KINDS, StagedProgram, fragment
 
 Key = tuple[int, int]
 """A value, and which of its copies."""
@@ -25,26 +23,6 @@ ADDING = staged.Add | staged.Partial | staged.Dot | staged.Multiply | staged.Mul
 )
 """What may happen once in an iteration."""
 LOWEST = float(np.finfo(np.float32).min)
-
-
-class Nothing:
-    """An algebra without numbers: who reads and writes what, and when, is looked at alone."""
-
-    def apply(self, kind: OpKind, operands: Sequence[None], attrs: object, batch: int) -> None:
-        """No result."""
-
-    def view(self, value: None, move: object) -> None:
-        """Nothing, moved."""
-
-    def fold(self, kind: AccumKind, state: object, operands: Sequence[None], batch: int) -> tuple[None, ...]:
-        """A state that holds nothing."""
-        return (None,)
-
-    def join(self, parts: Sequence[None], dim: int, batch: int) -> None:
-        """Nothing behind nothing."""
-
-
-NOTHING: Algebra[Any] = Nothing()
 
 
 @dataclass
@@ -67,19 +45,13 @@ class Stage:
 
 
 @dataclass
-class Machine:
-    """One block, or several side by side. tiles: the tile of an iterator in an iteration. now: the statement that is
-    looked at; memory: what copies of shared tensors hold; reading, writing: copies since the last barrier; groups:
-    of copies on their way; registers: by warps that share keys, or depth; parts: registers of which lanes have parts;
-    tops: of factors, from which maximum to which; loads, stores: what ordinary accesses touched since the last fence;
-    done: statements of this iteration that add to registers; rises: how often a maximum may have risen; faded: up to
-    which rise sums follow theirs."""
+class StagedMachine(Machine[StagedProgram]):
+    """memory: what copies of shared tensors hold; reading, writing: copies since the last barrier; groups: of copies on
+    their way; registers: by warps that share keys, or depth; parts: registers of which lanes have parts; tops: of
+    factors, from which maximum to which; loads, stores: what ordinary accesses touched since the last fence; done:
+    statements of this iteration that add to registers; rises: how often a maximum may have risen; faded: up to which
+    rise sums follow theirs."""
 
-    program: StagedProgram
-    algebra: Algebra[Any] = NOTHING
-    tiles: Callable[[int, int], Any] = lambda value, iteration: None
-    found: dict[str, None] = field(default_factory=dict)
-    now: Statement | None = None
     memory: dict[Key, Any] = field(default_factory=dict)
     reading: set[Key] = field(default_factory=set)
     writing: set[Key] = field(default_factory=set)
@@ -99,9 +71,7 @@ class Machine:
     faded: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.block, self.batch = self.program.block, len(self.program.block.grid)
-        self.ops = {v: op for op, values in self.block.definitions() for v in values}
-        self.results = {v: i for _, values in self.block.definitions() for i, v in enumerate(values)}
+        super().__post_init__()
         self.buffers = {b.value: b for b in self.program.buffers}
         self.scaled = {
             f"a{values[0]}": f"{op.inputs[1]}" for op, values in self.block.definitions()
@@ -109,19 +79,7 @@ class Machine:
         }  # fmt: skip
         self.warps = range(self.program.region.key_warps if self.program.region else 1)
 
-    def wrong(self, what: str) -> None:
-        """A finding; who computes stops there."""
-        self.found[f"{line_of(self.now)}: {what}" if self.now is not None else what] = None
-        if self.algebra is not NOTHING:
-            raise GraphError(next(reversed(self.found)))
-
     # -- numbers
-
-    def apply(self, kind: OpKind, operands: Sequence[Any], attrs: Any = None) -> Any:
-        return self.algebra.apply(kind, operands, attrs, self.batch)
-
-    def fold(self, kind: AccumKind, state: tuple[Any, ...], operands: Sequence[Any]) -> tuple[Any, ...]:
-        return self.algebra.fold(kind, state, operands, self.batch)
 
     def cut(self, value: Any, dim: int, part: int, size: int) -> Any:
         """So many elements of the last dimension but some."""
@@ -172,11 +130,7 @@ class Machine:
             if whole and value in keyed and columns == self.block.types[value].shape[-1:] != (1,):
                 found = self.cut(found, -1, warp, columns[0] // len(self.warps))
             operands.append(found)
-        if isinstance(op.body, ThreadGraph):
-            for inner in op.body.ops:
-                operands.append(self.apply(inner.kind, [operands[v] for v in inner.inputs], inner.attrs))
-            return operands[op.body.outputs[self.results[value]]]
-        return self.apply(op.kind, operands, op.attrs)
+        return self.made(value, operands)
 
     # -- shared memory
 

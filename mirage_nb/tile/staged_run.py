@@ -20,13 +20,13 @@ from mirage_nb.tile import staged
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.sharing import DEPTH_TILE, Side, Tiling
 from mirage_nb.tile.staged import How, Signal, StagedProgram, Statement, fragment
-from mirage_nb.tile.staged_machine import ADDING, LOWEST, REDUCED, Actor, Machine
+from mirage_nb.tile.staged_machine import ADDING, LOWEST, REDUCED, Actor, StagedMachine
 
 FOLLOWED = 4
 """Rounds of the ring that are followed, and what is left of one: more of them are like the last."""
 
 
-class Run(Machine):
+class Run(StagedMachine):
     """One run."""
 
     def run(self) -> tuple[Any, ...]:

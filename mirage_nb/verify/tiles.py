@@ -40,13 +40,14 @@ from mirage_nb.ir import (
 )
 from mirage_nb.ir.ops import Shape
 from mirage_nb.targets import Target
+from mirage_nb.tile import resident_run, staged_run
 from mirage_nb.tile.planned import Planned
 from mirage_nb.tile.price import price
 from mirage_nb.tile.program import Program, Walk
+from mirage_nb.tile.resident import ResidentProgram
 from mirage_nb.tile.run import Algebra, Stored, boxed, points, run_point
 from mirage_nb.tile.sketch import pairs
 from mirage_nb.tile.staged import StagedProgram
-from mirage_nb.tile.staged_run import Run
 from mirage_nb.tile.staged_validate import NONSENSE
 
 Array = NDArray[Any]
@@ -235,8 +236,10 @@ def _differences(planned: Planned, place: int, numbers: _Numbers[T]) -> Iterator
             yield f"o{number}: {seen} elements are stored, the block saves {math.prod(held)}"
 
 
-def run_staged(program: StagedProgram, args: Sequence[T], algebra: Algebra[T]) -> tuple[T, ...]:
-    """What the blocks of a staged program save, side by side. Raises GraphError as its machine does."""
+def run_staged(
+    program: StagedProgram | ResidentProgram, args: Sequence[T], algebra: Algebra[T]
+) -> tuple[T, ...]:
+    """What the blocks of a staged or resident program save, side by side. Raises GraphError as its machine does."""
     block, batch = program.block, len(program.block.grid)
     reads = {values[0]: op.attrs for op, values in block.definitions() if isinstance(op.attrs, InIterAttrs)}
     tiles = {
@@ -248,7 +251,10 @@ def run_staged(program: StagedProgram, args: Sequence[T], algebra: Algebra[T]) -
         found = algebra.view(tiles[value], arrays.Iteration(iteration, batch))
         return algebra.view(found, np.ascontiguousarray)  # products of other views take ten times as long
 
-    made = Run(program, algebra, tile).run()
+    if isinstance(program, StagedProgram):
+        made = staged_run.Run(program, algebra, tile).run()
+    else:
+        made = resident_run.Run(program, algebra, tile).run()
     savers = [op.attrs for op in block.savers if isinstance(op.attrs, OutSaverAttrs)]
     return tuple(
         algebra.view(value, arrays.Place(attrs.omap, block.grid, attrs.shape))

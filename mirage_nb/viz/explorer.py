@@ -21,6 +21,9 @@ from mirage_nb.optimize import Options
 from mirage_nb.optimize.plan import BlockPlan, Plan, Staged, plan
 from mirage_nb.targets import Target
 from mirage_nb.tile.placement import Place
+from mirage_nb.tile.planned import Planned
+from mirage_nb.tile.program import Program
+from mirage_nb.tile.resident import ResidentProgram, Task, flat
 from mirage_nb.tile.rules import RESERVED_BYTES
 from mirage_nb.typed import typed
 from mirage_nb.viz.axes import axis_names
@@ -85,10 +88,10 @@ def explorer_html(
         return _framed(mugraph_svg(graph), complaint + "".join(_tiles(graph)), text=_text(program, graph))
     known = found.plan.graph
     panels = []
-    for number, op in enumerate(known.ops):
-        block = found.plan.kernels[number]
-        if isinstance(op.body, BlockGraph) and block is not None:
-            panels.append(_kernel(number, found, block, target))
+    for planned in found.emitted.programs:
+        block = found.plan.kernels[planned.op]
+        assert block is not None, "else nothing is planned"
+        panels.append(_kernel(planned, found, block, target))
     listing = source_html(source_lines(found.emitted.source, known))
     listing = _panel("CUDA source", listing, f"{len(found.emitted.source.splitlines())} lines")
     drawn = _framed(mugraph_svg(known, _facts(found.plan)), "".join(panels), listing, _text(program, known))
@@ -128,8 +131,9 @@ def _framed(picture: str, panels: str, listing: str = "", text: str = "") -> str
     )
 
 
-def _kernel(number: int, found: Emission, block: BlockPlan, target: Target) -> str:
+def _kernel(planned: Planned, found: Emission, block: BlockPlan, target: Target) -> str:
     """The panels of one graph-defined operator."""
+    number, program = planned.op, planned.program
     grid = "×".join(map(str, block.block.grid))
     walked = f" in turns by {block.program.blocks} blocks" if block.program is not None else ""
     head = (
@@ -137,14 +141,13 @@ def _kernel(number: int, found: Emission, block: BlockPlan, target: Target) -> s
         f"{kilobytes(block.shared_bytes) if block.shared_bytes else 'no'} shared memory"
     )
     tiles = next(html for at, html in _numbered_tiles(found.plan.graph) if at == number)
-    program = next((p.program for p in found.emitted.programs if p.op == number), None)
     memory = ""
     if block.staged is not None and block.staged.buffers:
         memory = f"<div class='mir-memory'>{memory_svg(number, block, target.shared_per_block - RESERVED_BYTES)}</div>"
     return (
         f"<h4 class='mir-kernel-head' data-op='{number}'>kernel {number}: {head}</h4>"
         + _panel("tiles", tiles, "imap, omap and fmap")
-        + _panel("schedule", schedule_html(number, block, program), _told(block))
+        + _panel("schedule", schedule_html(number, block, program), _told(block, program))
         + (_panel("shared memory over time", memory, kilobytes(block.shared_bytes)) if memory else "")
     )
 
@@ -152,9 +155,12 @@ def _kernel(number: int, found: Emission, block: BlockPlan, target: Target) -> s
 _OPEN, _CLOSED = "<details class='mir-panel' open", "<details class='mir-panel'"
 
 
-def _told(block: BlockPlan) -> str:
-    if block.program is not None:
-        return f"{len(block.program.roles)} roles"
+def _told(block: BlockPlan, program: object) -> str:
+    match program:
+        case Program(roles=roles):
+            return f"{len(roles)} roles"
+        case ResidentProgram(code=code):
+            return f"{sum(isinstance(s, Task) for s in flat(code))} steps"
     return f"{len((block.staged or Staged()).steps)} steps"
 
 

@@ -7,18 +7,20 @@ Invariant: rectangles of tensors that live at the same time do not overlap, beca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import pairwise
 
+from mirage_nb.codegen import register_resident
 from mirage_nb.codegen.staged import comment
 from mirage_nb.ir import BlockGraph
 from mirage_nb.optimize.plan import BlockPlan, Staged
-from mirage_nb.tile import staged
+from mirage_nb.tile import resident, staged
 from mirage_nb.tile.lines import line_of, lines_of
 from mirage_nb.tile.order import Phase, lifetime
 from mirage_nb.tile.placement import Step
 from mirage_nb.tile.program import Acquire, Await, Pipeline, Program, Role, flat
+from mirage_nb.tile.resident import ResidentProgram
 from mirage_nb.tile.shared import Buffer
 from mirage_nb.tile.staged import StagedProgram
 from mirage_nb.viz import svg
@@ -39,26 +41,55 @@ stroke:var(--mir-block);stroke-width:1}
 """
 
 
-def schedule_html(number: int, plan: BlockPlan, program: Program | StagedProgram | None) -> str:
+def schedule_html(number: int, plan: BlockPlan, program: Program | StagedProgram | ResidentProgram) -> str:
     """What the threads of graph-defined operator `number` do, as their program says: of a tile program its roles, side
-    by side; of a staged one a table of its statements, in order. Above them its products by instruction."""
+    by side; of others a table of their statements, in order. Above them its products by instruction."""
     if isinstance(program, Program):
         return roles_html(program)
-    if program is None:
-        return "<p class='mir-none'>every thread keeps its elements in registers: one pass, nothing is staged</p>"
+    if isinstance(program, ResidentProgram):
+        held = f"<p class='mir-none'>threads keep their elements in registers: {escape(line_of(program.layout))}</p>"
+        return held + _table(_resident_rows(number, program.block, program.code))
     steps = (plan.staged or Staged()).steps
     rows = [*_rows(number, program, steps, program.code)]
     if program.loader:
         loader = _rows(number, program, steps, program.loader)
         rows = [_head("a warp of its own, which brings tiles"), *loader, _head("all other warps"), *rows]
-    head = "".join(f"<th scope='col'>{name}</th>" for name in ("#", "computes", "statements"))
     drawn = block_drawing(plan)
+    return f"{framed(drawn.svg, 'products by instruction') if drawn is not None else ''}{_table(rows)}"
+
+
+def _table(rows: Iterable[str]) -> str:
+    """Statements in order, each with what it computes."""
+    head = "".join(f"<th scope='col'>{name}</th>" for name in ("#", "computes", "statements"))
     return (
-        f"{framed(drawn.svg, 'products by instruction') if drawn is not None else ''}"
         "<div class='mir-scroll mir-tall' tabindex='0' role='group' aria-label='schedule'>"
         "<table class='mir-table mir-steps'>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _resident_rows(number: int, block: BlockGraph, body: Sequence[resident.Statement]) -> Iterator[str]:
+    """A row for every statement; those of a reduction, or of a saver, share one."""
+    first = [values[0] if values else -1 for _, values in block.definitions()]
+    for statement in body:
+        match statement:
+            case resident.Each(body=inside):
+                yield _head("for each of a thread's vectors of results")
+                yield from _resident_rows(number, block, inside)
+            case resident.Task(op, inside):
+                computes = escape(register_resident.comment(block, statement))
+                lines = [line_of(inner) for inner in inside]
+                yield _row(f"<td>{op}</td><td><code>{computes}</code></td>", lines, [f"{number}.{op}"])
+            case resident.Load(value):
+                yield _row("<td></td><td></td>", [line_of(statement)], [f"{number}.{first.index(value)}"])
+            case _:
+                yield _row("<td></td><td></td>", [line_of(statement)], [])
+
+
+def _row(what: str, lines: Sequence[str], ops: Sequence[str]) -> str:
+    """A row of the table; ops: what lights up with it."""
+    places, code = f" data-ops='{' '.join(ops)}'" if ops else "", escape("\n".join(lines))
+    return f"<tr{places}>{what}<td><code>{code}</code></td></tr>"
 
 
 def _rows(
@@ -84,9 +115,7 @@ def _rows(
                 what, lines = "<td></td><td></td>", [line_of(statement)]
                 value = getattr(statement, "value", None)
                 ops = [i for i, (_, values) in enumerate(block.definitions()) if value in values]
-        places = f" data-ops='{' '.join(f'{number}.{op}' for op in ops)}'" if ops else ""
-        code = escape("\n".join(lines))
-        yield f"<tr{places}>{what}<td><code>{code}</code></td></tr>"
+        yield _row(what, lines, [f"{number}.{op}" for op in ops])
 
 
 def _repeated(statement: staged.Loop | staged.Refill) -> str:

@@ -11,13 +11,14 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 from mirage_nb import ir
-from mirage_nb.tile import bodies, boxes, instructions, order, placement, program, shared, sharing, staged
+from mirage_nb.tile import bodies, boxes, instructions, order, placement, program, resident, shared, sharing, staged
 from mirage_nb.tile.lines import BODY, lines_of
 from mirage_nb.tile.program import Index, Program
 
 STAGED = ir, ir.ops, bodies, boxes, order, shared, sharing, staged, placement
+RESIDENT = ir, ir.ops, placement, resident
 TILES = ir, ir.ops, instructions, program
-"""Where the names stand that a program of either kind says."""
+"""Where the names stand that a program of each kind says."""
 LINE = re.compile(r"( *)(?:(\w+):(?: |\Z))?(.*)\Z")
 INDICES = tuple[Index, ...]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mirage_nb.tile.placement import Step
 from mirage_nb.tile.shared import Buffer
-from mirage_nb.tile.staged import StagedProgram, Statement
+from mirage_nb.tile.staged import StagedProgram
 
 Mutant = tuple[str, StagedProgram]
 BODIES = ("loader", "code")
@@ -30,7 +30,7 @@ def mutants(program: StagedProgram) -> Iterator[Mutant]:
     for value in program.streamed:
         yield f"%{value} not streamed", replace(program, streamed=tuple(v for v in program.streamed if v != value))
     for part in BODIES:
-        for what, body in _bodies(getattr(program, part)):
+        for what, body in bodies(getattr(program, part)):
             yield f"{part}: {what}", replace(program, **{part: body})
 
 
@@ -45,7 +45,8 @@ def _buffers(buffer: Buffer) -> Iterator[tuple[str, Buffer]]:
         yield "turned", replace(buffer, layout=replace(layout, strides=layout.strides[::-1]))
 
 
-def _bodies(body: tuple[Statement, ...]) -> Iterator[tuple[str, tuple[Statement, ...]]]:
+def bodies(body: tuple[Any, ...]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """With a statement lost, doubled, exchanged with the next one, or changed itself."""
     for place, statement in enumerate(body):
         before, behind = body[:place], body[place + 1 :]
         name = _name(statement)
@@ -54,17 +55,17 @@ def _bodies(body: tuple[Statement, ...]) -> Iterator[tuple[str, tuple[Statement,
         if behind:
             yield f"{name} and {_name(behind[0])} exchanged", (*before, behind[0], statement, *behind[1:])
         if (inside := getattr(statement, "body", None)) is not None:
-            for what, changed in _bodies(inside):
+            for what, changed in bodies(inside):
                 yield what, (*before, replace(statement, body=changed), *behind)
-        for what, changed in _numbers(statement):
+        for what, changed in numbers(statement):
             yield f"{name} {what}", (*before, changed, *behind)
 
 
-def _name(statement: Statement) -> str:
+def _name(statement: Any) -> str:
     return statement.name if isinstance(statement, enum.Enum) else type(statement).__name__
 
 
-def _numbers(part: Any) -> Iterator[tuple[str, Any]]:
+def numbers(part: Any) -> Iterator[tuple[str, Any]]:
     """With a number off by one, or another way to change registers; steps of the block are only comments."""
     if not is_dataclass(part) or isinstance(part, type | Step):
         return
@@ -86,5 +87,5 @@ def _numbers(part: Any) -> Iterator[tuple[str, Any]]:
                 new = (*value[:place], value[place] + 1, *value[place + 1 :])
                 yield f"{field.name}[{place}] +1", replace(part, **{field.name: new})
         else:
-            for what, changed in _numbers(value):
+            for what, changed in numbers(value):
                 yield f"{field.name} {what}", replace(part, **{field.name: changed})

@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_nb.errors import GraphError
-from mirage_nb.interp.field import FieldAlgebra, FieldInstance
-from mirage_nb.interp.reference import FloatAlgebra, evaluate
+from mirage_nb.interp.reference import evaluate
 from mirage_nb.interp.run import run_block
 from mirage_nb.ir import BlockGraph, DType, KernelGraph
 from mirage_nb.optimize import Options, fuse, plan
@@ -24,12 +22,13 @@ from mirage_nb.targets import TARGETS
 from mirage_nb.tile.lines import lines_of
 from mirage_nb.tile.planned import Planned
 from mirage_nb.tile.staged import StagedProgram
-from mirage_nb.tile.staged_validate import NONSENSE, validate
+from mirage_nb.tile.staged_validate import validate
 from mirage_nb.verify.tiles import Level, compare, run_staged
 from tests import strategies
 from tests.codegen import mugraphs
 from tests.shares import examples, shared_out
 from tests.tile.lines import parse
+from tests.tile.running import FLOATS, right, right_over_residues
 from tests.tile.squares import turned
 from tests.tile.staged_mutants import mutants
 from tests.tile.staged_plans import programs
@@ -54,7 +53,6 @@ NAMED: dict[str, tuple[KernelGraph, Options]] = {
     "turned": (turned(32, 16, DType.F16, (16, 16)), Options(1)),
     "split": (mugraphs.split_safe_attention(loop=4), Options(4, 2, bulk=True)),
 }
-FLOATS = FloatAlgebra(np.dtype(float))
 LEAST_CAUGHT = 0.95
 
 
@@ -76,19 +74,6 @@ def run_plan(planned: Plan, inputs: Sequence[Any]) -> list[Any]:
 def planned(name: str) -> tuple[StagedProgram, ...]:
     graph, options = NAMED[name]
     return tuple(programs(plan(graph, H200, options)).values())
-
-
-def right(program: StagedProgram, original: StagedProgram) -> bool:
-    """Whether all blocks save what the block graph says."""
-    rng = np.random.default_rng(0)
-    args = [0.3 * rng.standard_normal(t.shape) for t in program.block.args]
-    with np.errstate(all="ignore"):
-        wanted = run_block(original.block, args, FLOATS)
-        try:
-            found = run_staged(program, args, FLOATS)
-        except (GraphError, *NONSENSE):
-            return False
-        return all(np.shape(f) == w.shape and np.allclose(f, w) for f, w in zip(found, wanted, strict=True))
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -141,14 +126,7 @@ def test_any_mugraph(graph: KernelGraph, options: Options, private: bool, seed: 
     "safe, warpgroups", "split",
 ])  # fmt: skip
 def test_planned_programs_are_right_over_residues(name: str) -> None:
-    instance = FieldInstance.draw(1)
-    algebra: Any = FieldAlgebra(instance)
-    for program in planned(name):
-        args = [instance.random(f"x{i}", t.shape) for i, t in enumerate(program.block.args)]
-        found, wanted = run_staged(program, args, algebra), run_block(program.block, args, algebra)
-        for one, other in zip(found, wanted, strict=True):
-            both = one.defined & other.defined
-            assert both.any() and np.array_equal(np.where(both, one.p, 0), np.where(both, other.p, 0))
+    assert all(map(right_over_residues, planned(name)))
 
 
 @pytest.mark.parametrize("name", NAMED)

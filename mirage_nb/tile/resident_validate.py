@@ -1,0 +1,277 @@
+"""What is wrong with a resident program, found without numbers.
+
+In: a resident program, the target that it is made for. Out: findings in words, none for a valid program, each with the
+statement that it is about: threads that do not share the tile out; values that lie otherwise than what they are made
+of; vectors, registers, scratch and barriers that there are not, or that two folds take; statements that are not what
+the block has; and what `resident_run` finds: reads of registers that nobody filled, or before the kernel in front has
+ended, elements that nobody, or somebody twice, saves. Invariant: what has no findings stores every element of its
+outputs once, of what was read before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from mirage_nb.ir import InIterAttrs, Op, OpKind, RunningAttrs, ThreadGraph
+from mirage_nb.targets import Target
+from mirage_nb.tile.boxes import read_once
+from mirage_nb.tile.lines import line_of
+from mirage_nb.tile.placement import Place
+from mirage_nb.tile.placing import alternate, parts
+from mirage_nb.tile.program import LANES
+from mirage_nb.tile.register_resident import (
+    LONE_BUDGET,
+    PLACING,
+    REGISTER_BUDGET,
+    REGISTER_BYTES,
+    VECTOR_BYTES,
+    WIDTHS,
+    partial_sets,
+)
+from mirage_nb.tile.resident import (
+    Access,
+    Columns,
+    Fold,
+    Load,
+    ResidentProgram,
+    Running,
+    Save,
+    Statement,
+    Task,
+    Team,
+    flat,
+    result,
+)
+from mirage_nb.tile.resident_run import Run
+from mirage_nb.tile.rules import RESERVED_BYTES
+from mirage_nb.tile.sharing import SUM_BYTES, Extents
+from mirage_nb.tile.sketch import FOLDS
+from mirage_nb.tile.staged import KINDS
+from mirage_nb.tile.staged_validate import NONSENSE
+
+BARRIERS = 16
+"""Of a block, by number."""
+MOST_WARPS = 32
+
+
+def validate(program: ResidentProgram, target: Target) -> tuple[str, ...]:
+    """Everything that is wrong, in words; () if nothing is."""
+    try:
+        return _Validator(program).findings(target)
+    except NONSENSE as error:
+        return (f"it makes no sense: {error!r}",)
+
+
+class _Validator:
+    """Looks at one program. made: operators by their values."""
+
+    def __init__(self, program: ResidentProgram) -> None:
+        self.program, self.block, self.layout, self.forms = program, program.block, program.layout, program.forms
+        self.made = {v: op for op, values in self.block.definitions() for v in values}
+        self.results = {result(v): v for v, op in self.made.items() if op.kind in FOLDS}
+
+    def findings(self, target: Target) -> tuple[str, ...]:
+        found = [*self._layout(), *self._forms(), *self._each(self.program.code, None), *self._scratch(target)]
+        if found:  # what follows takes names for granted
+            return tuple(dict.fromkeys(found))
+        run = Run(self.program)
+        run.run()
+        return (*run.found, *self._registers(run))
+
+    def _layout(self) -> Iterator[str]:
+        """Whether threads share the tile out."""
+        layout, folds = self.layout, [op for op in self.block.ops if op.kind in FOLDS]
+        tile, kept = layout.tile, layout.kept
+        ranks = [(getattr(op.attrs, "dim", 0), len(self.block.types[op.inputs[0]].shape)) for op in folds]
+        if layout.dims != tuple(sorted({len(tile) + dim - rank for dim, rank in ranks})):
+            yield f"reductions are along other axes than {layout.dims}"
+        if layout.width not in WIDTHS or (tile if layout.rows else kept)[-1] % layout.width:
+            yield f"vectors of {layout.width} do not fit into {tile}"
+        if not 1 <= layout.warps <= MOST_WARPS or layout.lanes < 1:
+            yield f"{layout.warps} warps, {layout.lanes} threads for each result"
+            return
+        if not layout.shared:
+            slots, shared, threads = math.prod(tile[dim] for dim in layout.dims), 1, 1
+        else:
+            vectors = tile[layout.dims[0]] // layout.each
+            slots, threads = -(-vectors // layout.lanes), layout.threads
+            shared = layout.lanes * (math.prod(kept) if layout.rows else layout.vectors)
+        if layout.slots != slots or shared != threads or (layout.rows and layout.lanes % LANES):
+            yield f"{layout.threads} threads have {layout.slots} vectors each, of {tile}"
+        running = any(op.kind is OpKind.RUNNING_SUM for op in folds)
+        if layout.blocked is not (layout.shared and not layout.rows and running):
+            yield "elements of a thread lie together, or do not"
+
+    def _forms(self) -> Iterator[str]:
+        """Whether operators find elements that belong together in one thread."""
+        tile = self.layout.tile
+        for value, op in self.made.items():
+            form, own = self.forms[value], self._padded(value)
+            if op.kind is OpKind.RESHAPE and form != self.forms[op.inputs[0]]:
+                yield f"%{value} lies otherwise than what it is a view of"
+            if op.kind in PLACING or op.kind is OpKind.CONST:
+                continue
+            fits = len(own) == len(tile) and all(n in (1, most) for n, most in zip(own, tile, strict=True))
+            if not fits or math.prod(form) != self.block.types[value].elements:
+                yield f"%{value} lies in no such tile: {form}"
+            elif own not in (wanted := [*self._made_of(value, op)]) and wanted:
+                yield f"%{value} lies as {form}, what it is made of otherwise"
+
+    def _made_of(self, value: int, op: Op) -> Iterator[Extents]:
+        """How a value lies that is made of others; numbers lie anywhere."""
+        if not op.inputs or any(self.program.places[v] is Place.LITERAL for v in op.inputs):
+            return
+        lie = [self._padded(v) for v in op.inputs]
+        for inner in op.body.ops if isinstance(op.body, ThreadGraph) else ():
+            lie.append(np.broadcast_shapes((), *(lie[v] for v in inner.inputs)))
+        if isinstance(op.body, ThreadGraph):
+            yield lie[op.body.outputs[value - min(v for v, o in self.made.items() if o is op)]]
+            return
+        whole = np.broadcast_shapes(*lie)
+        axis = _dim(op) + len(whole) - len(self.block.types[op.inputs[0]].shape)
+        folded = op.kind in FOLDS and op.kind is not OpKind.RUNNING_SUM
+        yield tuple(1 if folded and dim == axis else extent for dim, extent in enumerate(whole))
+
+    def _padded(self, value: int) -> Extents:
+        form = self.forms[value]
+        return (*(1,) * (len(self.layout.tile) - len(form)), *form)
+
+    def _literal(self, value: int) -> bool:
+        return self.program.places[value] is Place.LITERAL
+
+    def _each(self, body: tuple[Statement, ...], task: Op | None) -> Iterator[str]:
+        """What is wrong with each statement."""
+        for statement in body:
+            match statement:
+                case Task(op):
+                    yield from self._each(statement.body, self.block.ops[op])
+                    continue
+                case Load():
+                    wrong = self._load(statement)
+                case Fold() | Running():
+                    wrong = self._fold(statement, task)
+                case Save():
+                    wrong = self._save(statement, task)
+                case _:
+                    yield from self._each(getattr(statement, "body", ()), task)
+                    continue
+            yield from (f"{line_of(statement)}: {what}" for what in wrong)
+
+    def _load(self, load: Load) -> Iterator[str]:
+        layout, form, attrs = self.layout, self.forms[load.value], self.made[load.value].attrs
+        if not isinstance(attrs, InIterAttrs) or self._literal(load.value):
+            yield f"%{load.value} is no operand"
+            return
+        nbytes = load.width * self.block.types[load.value].dtype.size
+        if load.width != max(layout.vector(form), layout.run(form)) or nbytes > 2 * VECTOR_BYTES:
+            yield f"vectors of {load.width} do not fit"
+        if load.access is Access.ONCE and not read_once(self.block, attrs):
+            yield f"%{load.value} is read again"
+
+    def _fold(self, fold: Fold | Running, task: Op | None) -> Iterator[str]:
+        """Whether what is folded is what the operator of its task does, or the largest of its shifts."""
+        value, layout = self.results.get(fold.result), self.layout
+        op = None if value is None else self.made[value]
+        running = op is not None and op.kind is OpKind.RUNNING_SUM
+        if isinstance(fold, Running):
+            if value is None or op is None or op.attrs != RunningAttrs(_dim(op), fold.backward, fold.exclusive):
+                yield f"{fold.result} is no such running sum"
+            elif fold.form != self.forms[value]:
+                yield f"{fold.result} lies otherwise"
+        elif value is None or op is None:
+            (shift,) = fold.operands
+            if task is None or task.kind is not OpKind.RESCALED_SUM or task.inputs[1] != shift:
+                yield f"%{shift} is no shift"
+            elif (fold.result, fold.kind, fold.top) != (f"top{shift}", KINDS[OpKind.MAX], ""):
+                yield f"{fold.result} is no maximum"
+            elif fold.form != layout.reduced(self.forms[shift]):
+                yield f"{fold.result} lies otherwise"
+        else:
+            kind = KINDS.get(op.kind, KINDS[OpKind.SUM])
+            top = f"top{op.inputs[-1]}" if op.kind is OpKind.RESCALED_SUM else ""
+            if (fold.operands, fold.kind, fold.top, fold.form) != (op.inputs, kind, top, self.forms[value]):
+                yield f"{fold.result} is another fold"
+        if op is not None and op is not task:
+            yield "it is no part of this task"
+        if running and isinstance(fold, Fold):
+            if fold.combine is not None:
+                yield "sums run before they are combined"
+            return
+        yield from self._combined(fold.combine)
+
+    def _combined(self, combine: Team | Columns | None) -> Iterator[str]:
+        """Whether the threads that share a result combine what they have."""
+        layout = self.layout
+        match combine:
+            case Team(warps, _, barrier):
+                if not layout.rows or LANES * warps != layout.lanes:
+                    yield f"{layout.lanes} threads share a row"
+                named = range(1, BARRIERS + 1 - layout.groups) if warps > 1 and layout.groups > 1 else (0,)
+                if barrier not in named:
+                    yield f"{layout.groups} teams have no such barriers"
+            case Columns(vectors, sets):
+                wanted = layout.vectors, int(partial_sets(layout.vectors, layout.lanes))
+                if not layout.shared or layout.rows or (vectors, sets) != wanted:
+                    yield f"{layout.lanes} threads share each of {layout.vectors} vectors of columns"
+            case None if layout.shared:
+                yield "threads do not combine what they have"
+
+    def _save(self, save: Save, task: Op | None) -> Iterator[str]:
+        if not 0 <= save.output < len(self.block.savers) or self.block.savers[save.output] is not task:
+            yield f"there is no output {save.output}, or it is of another task"
+            return
+        found = parts(self.block, task.inputs[0])
+        if not save.parts or not all(0 <= part < len(found) for part in save.parts):
+            yield f"there are no parts {save.parts}"
+            return
+        form = self.forms[found[save.parts[0]].source]
+        turns = alternate(found, self.layout.vector(form)) and save.parts == (*range(len(found)),)
+        if len(save.parts) > 1 and not turns:
+            yield "its elements do not take turns"
+        if save.first is not (self.layout.shared and not self.layout.long(form)):
+            yield "it is saved by all threads that share it, or by one of several that have a part"
+
+    def _scratch(self, target: Target) -> Iterator[str]:
+        """Whether folds have scratch of their own."""
+        layout, taken = self.layout, []
+        for statement in flat(self.program.code):
+            match getattr(statement, "combine", None):
+                case Team(warps, first) if warps > 1 and isinstance(statement, Fold | Running):
+                    floats = layout.warps * (layout.slots if isinstance(statement, Running) else 1)
+                    if first % math.gcd(warps, VECTOR_BYTES // SUM_BYTES):
+                        yield f"{line_of(statement)}: its scratch begins anywhere"
+                case Columns(vectors, sets, first) if sets > 1 and isinstance(statement, Fold | Running):
+                    floats = sets * vectors * layout.width
+                case _:
+                    continue
+            taken.append((first, first + floats))
+        ends = [0, *(end for _, end in sorted(taken))]
+        if any(first < end for (first, _), end in zip(sorted(taken), ends, strict=False)):
+            yield "folds share scratch"
+        if ends[-1] != self.program.scratch or ends[-1] * SUM_BYTES > target.shared_per_block - RESERVED_BYTES:
+            yield f"{self.program.scratch} floats of scratch, {ends[-1]} are taken"
+
+    def _registers(self, run: Run) -> Iterator[str]:
+        """Whether a thread has room for what is still read when the last fold is done."""
+        layout, held = self.layout, list[tuple[int, int, int]]()
+        folds = [filled for name, (filled, _) in run.lives.items() if isinstance(name, str)]
+        for name, (filled, last) in run.lives.items():
+            value = self.results.get(name) if isinstance(name, str) else name
+            if value is None or (isinstance(name, str) and not layout.long(self.forms[value])):
+                continue
+            size = SUM_BYTES if isinstance(name, str) else self.block.types[value].dtype.size
+            registers = -(-layout.vector(self.forms[value]) * size // REGISTER_BYTES)
+            held.append((filled, last, layout.count(self.forms[value]) * registers))
+        most = REGISTER_BUDGET if layout.shared else LONE_BUDGET
+        until = max(folds, default=0) if layout.shared else run.step
+        for step in range(until):
+            if (taken := sum(n for filled, last, n in held if filled <= step < last)) > most:
+                yield f"{taken} registers for what a thread holds"
+                return
+
+
+def _dim(op: Op) -> int:
+    return getattr(op.attrs, "dim", 0)
