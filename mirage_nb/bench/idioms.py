@@ -1,21 +1,23 @@
-"""What a PyTorch user writes for the problems of `bench breadth`: the peers beside the program's own operators.
+"""The peers: a program's own operators in PyTorch, what a PyTorch user writes for the problems of `bench breadth`, and
+the attention kernels where they apply.
 
-In: a problem. Out: named functions of its inputs, eager and compiled in every mode, and the attention kernels where
-they apply; each is checked against float64 by the race before it is timed.
+In: a problem, or a workload. Out: named functions of its inputs, eager and compiled; each is checked against float64 by
+the race before it is timed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from mirage_nb.bench.baselines import sdpa_backends
 from mirage_nb.bench.problems import Problem
+from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.contest.race import Peer, pytorch_peers
+from mirage_nb.runtime.execution.torch_program import as_torch
 
 Idiom = Callable[..., Any]
 EPS = 1e-5
@@ -67,6 +69,21 @@ IDIOMS: dict[str, Idiom] = {
 """By family; the inputs in the program's order, the outputs too."""
 ATTENTION = frozenset({"decode", "prefill", "latent"})
 """Families that are one call of scaled dot-product attention, so that every backend can be asked for."""
+
+
+class Attention(NamedTuple):
+    """How a workload's inputs map to scaled dot-product attention: the scale, and whether K lies [d, keys]."""
+
+    scale: float
+    keys_last: bool
+
+
+WORKLOADS = {
+    **dict.fromkeys(("gqa", "mha", "mqa"), Attention(1.0, True)),
+    "attention_safe": Attention(64**-0.5, False),
+    "decode70b": Attention(128**-0.5, False),
+}
+"""Those that are plain attention; the others have no attention peer."""
 MODES = {"torch.compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 """Modes whose code is captured into CUDA graphs here, like everybody's."""
 
@@ -81,8 +98,37 @@ def peers(problem: Problem) -> dict[str, Peer]:
     for name, mode in MODES.items():
         found[name] = Peer(partial(_outputs, torch.compile(idiom, dynamic=False, mode=mode)))
     if problem.family in ATTENTION:
-        found |= {name: Peer(partial(_attention, idiom, backend)) for name, backend in sdpa_backends(torch).items()}
+        found |= {name: Peer(partial(_attention, idiom, backend)) for name, backend in _backends().items()}
     return found
+
+
+def workload_peers(name: str, program: KernelGraph) -> dict[str, Peer]:
+    """Every peer of a workload; each takes the program's inputs in order."""
+    tuned_anew: Any = partial(torch.compile, dynamic=False, mode=MODES["max-autotune"])
+    found = {**pytorch_peers(program), "torch.compile max-autotune": Peer(tuned_anew(as_torch(program, torch)))}
+    if (form := WORKLOADS.get(name)) is not None:
+        flex = tuned_anew(torch.nn.attention.flex_attention.flex_attention)
+        sdpa, tuned = (partial(_of_batch, run, form.scale) for run in (F.scaled_dot_product_attention, flex))
+        arrange = partial(_heads, form)
+        found |= {label: Peer(partial(_attention, sdpa, kind), arrange) for label, kind in _backends().items()}
+        found["flex_attention max-autotune"] = Peer(partial(_outputs, tuned), arrange)
+    return found
+
+
+def _backends() -> dict[str, Any]:
+    """The attention kernels that PyTorch can be told to use, by name."""
+    kinds = ("flash", "FLASH_ATTENTION"), ("cudnn", "CUDNN_ATTENTION"), ("efficient", "EFFICIENT_ATTENTION")
+    return {f"SDPA {name}": getattr(torch.nn.attention.SDPBackend, kind) for name, kind in kinds}
+
+
+def _heads(form: Attention, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+    """[batch, rows, d] tensors as [1, batch, rows, d]; K as [1, batch, keys, d], the layout these kernels want."""
+    keys = k.transpose(-1, -2).contiguous() if form.keys_last else k
+    return q[None], keys[None], v[None]
+
+
+def _of_batch(run: Idiom, scale: float, q: Any, k: Any, v: Any) -> Any:
+    return run(q, k, v, scale=scale)[0]
 
 
 def _outputs(idiom: Idiom, *inputs: Any) -> tuple[Any, ...]:

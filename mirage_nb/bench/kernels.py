@@ -74,11 +74,9 @@ def workload_entries(names: Sequence[str], batches: Sequence[int]) -> tuple[Entr
 
 
 def _peers(program: TensorProgram) -> Mapping[str, Peer]:
-    import torch
+    from mirage_nb.bench.idioms import workload_peers  # it needs PyTorch
 
-    from mirage_nb.bench.baselines import peers
-
-    return peers(program.name, program.graph, torch)
+    return workload_peers(program.name, program.graph)
 
 
 def run_kernels(asked: Asked) -> int:

@@ -62,12 +62,6 @@ def aligned(arrays: Sequence[Array], batch: int) -> list[Array]:
     return [align(array, rank, batch) for array in arrays]
 
 
-def joined(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
-    """A concatenation, as its attributes say."""
-    assert isinstance(attrs, DimAttrs)
-    return concat(operands, attrs.dim, batch)
-
-
 @dataclass(frozen=True, slots=True)
 class Split:
     """All tiles of a kernel operand at once: shape (*grid or 1, loop or 1, *tile), a view.

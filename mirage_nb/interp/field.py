@@ -24,14 +24,13 @@ from mirage_nb.interp.arrays import Array
 from mirage_nb.interp.instance import FieldInstance, Fields, FieldTensor, Mask, Words, random_inputs
 from mirage_nb.interp.modular import WORD, Arithmetic, Residues
 from mirage_nb.interp.reference import ordered
-from mirage_nb.interp.run import run_kernel, run_outputs
+from mirage_nb.interp.run import COMPOSED, Moved, composed, run_kernel, run_outputs
 from mirage_nb.ir import (
     COMPARISONS,
     OPS,
     AccumKind,
     ApplyAttrs,
     ClampAttrs,
-    DimAttrs,
     KernelGraph,
     OpKind,
     PowAttrs,
@@ -104,10 +103,13 @@ class FieldAlgebra:
     roots: bool = True
 
     def apply(self, kind: OpKind, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
+        if kind in COMPOSED:
+            return composed(self, kind, operands, attrs, batch)
         return TABLE[kind](self, operands, attrs, batch)
 
     def view(self, value: FieldTensor, move: Callable[[Array], Array]) -> FieldTensor:
-        if isinstance(move, arrays.Split) and value.sets is not None and move.pads(value.any_part.shape):
+        pads = isinstance(move, Moved) and move.kind is OpKind.PAD
+        if value.sets is not None and (pads or (isinstance(move, arrays.Split) and move.pads(value.any_part.shape))):
             # The zeros beyond the end are maxima of nothing that was reduced: what they meet is a new element.
             value = replace(value, sets=None)
         return value.moved(move)
@@ -319,14 +321,6 @@ def _matmul(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs
     return replace(product, undefined=_either(_reduced_mask(x, -1), _reduced_mask(y, -2)))
 
 
-def _concat_matmul(
-    algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int
-) -> FieldTensor:
-    w, x, y, z = operands
-    both = [_matmul(algebra, pair, None, batch) for pair in ([w, y], [x, z])]
-    return algebra.each(Arithmetic.add, *aligned(both, batch))
-
-
 def _summed(algebra: FieldAlgebra, x: FieldTensor, axis: int) -> FieldTensor:
     p, q = (
         None if part is None else modulus.sum(part, axis)
@@ -439,20 +433,6 @@ def _arange(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs
     return algebra.each(Arithmetic.mul, one, FieldTensor(numbers, numbers))
 
 
-def _pad(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
-    x = replace(operands[0], sets=None)  # zeros are maxima of nothing: what they meet is a new element
-    return x.moved(lambda array: arrays.padded(array, attrs, batch))
-
-
-def _moving(move: Callable[[Array, Attrs | None, int], Array]) -> Rule:
-    return lambda algebra, operands, attrs, batch: operands[0].moved(lambda array: move(array, attrs, batch))
-
-
-def _concat(algebra: FieldAlgebra, operands: Sequence[FieldTensor], attrs: Attrs | None, batch: int) -> FieldTensor:
-    assert isinstance(attrs, DimAttrs)
-    return algebra.join(operands, attrs.dim, batch)
-
-
 HALF, BELOW = np.uint64(32), np.uint64(2**32 - 1)
 """Half a word, and the lower one."""
 MAX_POWER = 64
@@ -461,7 +441,6 @@ MAX_POWER = 64
 TABLE: dict[OpKind, Rule] = {
     OpKind.CONST: _const,
     OpKind.MATMUL: _matmul,
-    OpKind.CONCAT_MATMUL: _concat_matmul,
     OpKind.SUM: lambda algebra, x, attrs, batch: _summed(algebra, x[0], arrays.reduced_axis(attrs, batch)),
     OpKind.MAX: _max,
     OpKind.RESCALED_SUM: _rescaled_sum,
@@ -487,11 +466,5 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.CAST: lambda algebra, operands, attrs, batch: operands[0],
     OpKind.APPLY: _apply,
     OpKind.POW: _pow,
-    OpKind.REPEAT: _moving(arrays.repeat),
-    OpKind.RESHAPE: _moving(arrays.reshape),
-    OpKind.TRANSPOSE: _moving(arrays.transpose),
-    OpKind.CONCAT: _concat,
-    OpKind.SLICE: _moving(arrays.sliced),
-    OpKind.PAD: _pad,
 }
-"""What every operator computes; the operators of `run.STRUCTURE` are the walk's."""
+"""What every operator computes; those of `run.STRUCTURE` and `run.COMPOSED` are the walk's."""

@@ -23,13 +23,13 @@ from mirage_nb.interp import arrays, numbers
 from mirage_nb.interp.arrays import Move
 from mirage_nb.interp.numbers import Array, Operation, Reals, fmpq, over
 from mirage_nb.interp.residues import Field
+from mirage_nb.interp.run import COMPOSED, composed
 from mirage_nb.ir import (
     COMPARISONS,
     AccumKind,
     ApplyAttrs,
     ArangeAttrs,
     ConstAttrs,
-    DimAttrs,
     OpKind,
     PowAttrs,
     RunningAttrs,
@@ -137,9 +137,8 @@ class SliceAlgebra:
             if kind is OpKind.MAX:
                 self.maxima.append(made)
             return made
-        if kind in MOVES:
-            move: Move = functools.partial(MOVES[kind], attrs=attrs, batch=batch)
-            return self.view(operands[0], move)
+        if kind in COMPOSED:
+            return composed(self, kind, operands, attrs, batch)
         if isinstance(attrs, ApplyAttrs):
             return self.formula(attrs, operands[0], batch)
         chooses = attrs if isinstance(attrs, WhereAttrs) else None
@@ -361,11 +360,6 @@ def _arange(algebra: SliceAlgebra, operands: Sequence[Node], attrs: Attrs | None
     return algebra.node("arange", shape, (), lambda at: ([], lambda system, xs: over(fmpq, at.astype(object))))
 
 
-def _concat_matmul(algebra: SliceAlgebra, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:
-    w, x, y, z = operands
-    return algebra.each(ADD, (algebra.matmul(w, y, batch), algebra.matmul(x, z, batch)), batch)
-
-
 def _rescaled_sum(algebra: SliceAlgebra, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:
     x, m = algebra.aligned(operands, batch)
     axis = len(x.shape) - len(operands[0].shape) + arrays.reduced_axis(attrs, batch)
@@ -373,15 +367,9 @@ def _rescaled_sum(algebra: SliceAlgebra, operands: Sequence[Node], attrs: Attrs 
     return algebra.rows(ADD, algebra.rescaled(x, m, top, batch), axis)
 
 
-def _concat(algebra: SliceAlgebra, operands: Sequence[Node], attrs: Attrs | None, batch: int) -> Node:
-    assert isinstance(attrs, DimAttrs)
-    return algebra.join(operands, attrs.dim, batch)
-
-
 RULES: Mapping[OpKind, Rule] = {
     OpKind.CONST: lambda algebra, operands, attrs, batch: algebra.constant(arrays.scalar(attrs), batch),
     OpKind.MATMUL: lambda algebra, operands, attrs, batch: algebra.matmul(operands[0], operands[1], batch),
-    OpKind.CONCAT_MATMUL: _concat_matmul,
     OpKind.SUM: lambda algebra, operands, attrs, batch: algebra.rows(
         ADD, operands[0], arrays.reduced_axis(attrs, batch)
     ),
@@ -391,14 +379,6 @@ RULES: Mapping[OpKind, Rule] = {
     OpKind.RESCALED_SUM: _rescaled_sum,
     OpKind.RUNNING_SUM: lambda algebra, operands, attrs, batch: algebra.running(operands[0], attrs, batch),
     OpKind.ARANGE: _arange,
-    OpKind.CONCAT: _concat,
-}
-MOVES: Mapping[OpKind, Callable[..., arrays.Array]] = {
-    OpKind.REPEAT: arrays.repeat,
-    OpKind.RESHAPE: arrays.reshape,
-    OpKind.TRANSPOSE: arrays.transpose,
-    OpKind.SLICE: arrays.sliced,
-    OpKind.PAD: arrays.padded,
 }
 EXPONENTIALS = frozenset({OpKind.EXP, OpKind.SIGMOID, OpKind.SILU})
 CHOOSING = frozenset({OpKind.WHERE, OpKind.MAXIMUM, OpKind.MAX, OpKind.RESCALED_SUM, *COMPARISONS})

@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
-from mirage_nb.interp.run import run_outputs
+from mirage_nb.interp.run import COMPOSED, composed, run_outputs
 from mirage_nb.ir import (
     AccumKind,
     ApplyAttrs,
@@ -80,6 +80,8 @@ class FloatAlgebra:
     dtype: np.dtype[Any]
 
     def apply(self, kind: OpKind, operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
+        if kind in COMPOSED:
+            return composed(self, kind, operands, attrs, batch)
         return TABLE[kind](operands, attrs, batch).astype(self.dtype, copy=False)
 
     def view(self, value: Array, move: Callable[[Array], Array]) -> Array:
@@ -133,11 +135,6 @@ def _matmul(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array
     left, right = arrays.aligned(operands, batch)
     product: Array = left @ right
     return product
-
-
-def _concat_matmul(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
-    w, x, y, z = operands
-    return np.add(*arrays.aligned([_matmul([w, y], None, batch), _matmul([x, z], None, batch)], batch))
 
 
 def _sum(operands: Sequence[Array], attrs: Attrs | None, batch: int) -> Array:
@@ -219,7 +216,6 @@ COMPARED = {OpKind.GREATER: np.greater, OpKind.GREATER_EQUAL: np.greater_equal, 
 TABLE: dict[OpKind, Rule] = {
     OpKind.CONST: _const,
     OpKind.MATMUL: _matmul,
-    OpKind.CONCAT_MATMUL: _concat_matmul,
     OpKind.SUM: _sum,
     OpKind.MAX: _max,
     OpKind.RESCALED_SUM: _rescaled_sum,
@@ -243,11 +239,5 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.CAST: lambda operands, attrs, batch: operands[0],
     OpKind.POW: _pow,
     OpKind.APPLY: _apply,
-    OpKind.REPEAT: lambda operands, attrs, batch: arrays.repeat(operands[0], attrs, batch),
-    OpKind.RESHAPE: lambda operands, attrs, batch: arrays.reshape(operands[0], attrs, batch),
-    OpKind.TRANSPOSE: lambda operands, attrs, batch: arrays.transpose(operands[0], attrs, batch),
-    OpKind.CONCAT: arrays.joined,
-    OpKind.SLICE: lambda operands, attrs, batch: arrays.sliced(operands[0], attrs, batch),
-    OpKind.PAD: lambda operands, attrs, batch: arrays.padded(operands[0], attrs, batch),
 }
-"""What every operator computes; the operators of `run.STRUCTURE` are the walk's."""
+"""What every operator computes; those of `run.STRUCTURE` and `run.COMPOSED` are the walk's."""

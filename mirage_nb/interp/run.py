@@ -9,16 +9,18 @@ only in their algebra, so both give a muGraph the same meaning (paper section 2)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from mirage_nb.errors import GraphError
 from mirage_nb.interp import arrays
-from mirage_nb.interp.arrays import Move
+from mirage_nb.interp.arrays import Array, Move
 from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
     BlockGraph,
+    DimAttrs,
     InIterAttrs,
     KernelGraph,
     Op,
@@ -37,6 +39,17 @@ LARGE, TERMS = 2**16, 256
 STRUCTURE = frozenset({OpKind.IN_ITER, OpKind.OUT_SAVER, OpKind.ACCUM, OpKind.GRAPH, OpKind.FUSED})
 """The operators that this walk itself gives a meaning; an algebra has a row for every other one."""
 
+MOVES: Mapping[OpKind, Callable[[Array, Attrs | None, int], Array]] = {
+    OpKind.REPEAT: arrays.repeat,
+    OpKind.RESHAPE: arrays.reshape,
+    OpKind.TRANSPOSE: arrays.transpose,
+    OpKind.SLICE: arrays.sliced,
+    OpKind.PAD: arrays.padded,
+}
+"""Operators that move elements."""
+COMPOSED = frozenset({*MOVES, OpKind.CONCAT, OpKind.CONCAT_MATMUL})
+"""Operators that are moves, joints, or made of others: see `composed`."""
+
 
 class Algebra(Protocol[T]):
     """A number system for muGraphs."""
@@ -52,6 +65,29 @@ class Algebra(Protocol[T]):
 
     def join(self, parts: Sequence[T], dim: int, batch: int) -> T:
         """Tiles behind each other along `dim`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What an operator that moves elements does to tiles."""
+
+    kind: OpKind
+    attrs: Attrs | None
+    batch: int
+
+    def __call__(self, array: Array) -> Array:
+        return MOVES[self.kind](array, self.attrs, self.batch)
+
+
+def composed(algebra: Algebra[T], kind: OpKind, operands: Sequence[T], attrs: Attrs | None, batch: int) -> T:
+    """What an operator of `COMPOSED` makes in any algebra."""
+    if kind in MOVES:
+        return algebra.view(operands[0], Moved(kind, attrs, batch))
+    if isinstance(attrs, DimAttrs):
+        return algebra.join(operands, attrs.dim, batch)
+    w, x, y, z = operands
+    both = [algebra.apply(OpKind.MATMUL, pair, None, batch) for pair in ((w, y), (x, z))]
+    return algebra.apply(OpKind.ADD, both, None, batch)
 
 
 def run_kernel(graph: KernelGraph, inputs: Sequence[T], algebra: Algebra[T]) -> list[T]:

@@ -239,13 +239,10 @@ def _rooted(sign: int, radicand: Fraction, root: int) -> Number:
 
 
 def _floor_root(value: int, root: int) -> int:
-    """The largest r with r ** root <= value, by Newton's method from above."""
-    guess = 1 << -(-value.bit_length() // root)
-    while True:
-        better = ((root - 1) * guess + value // guess ** (root - 1)) // root
-        if better >= guess:
-            return guess
-        guess = better
+    """The largest r with r ** root <= value."""
+    from flint import fmpz  # not before it is needed
+
+    return int(fmpz(value).root(root))
 
 
 def _exact_root(value: int, root: int) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.interp.reference import TABLE
+from mirage_nb.interp.reference import FloatAlgebra
 from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
@@ -22,6 +22,7 @@ from mirage_nb.ir import (
 from mirage_nb.ir.graph import ThreadGraph
 
 Array = NDArray[Any]
+FLOATS = FloatAlgebra(np.dtype(np.float64))
 
 
 def evaluate(graph: KernelGraph, inputs: dict[str, Array]) -> tuple[Array, ...]:
@@ -34,7 +35,7 @@ def evaluate(graph: KernelGraph, inputs: dict[str, Array]) -> tuple[Array, ...]:
 
 
 def plain(op: Op, operands: list[Array]) -> Array:
-    return np.asarray(TABLE[op.kind](operands, op.attrs, 0))
+    return FLOATS.apply(op.kind, operands, op.attrs, 0)
 
 
 def tile(array: Array, attrs: InIterAttrs, at: tuple[int, ...], grid: tuple[int, ...], i: int, loop: int) -> Array:

@@ -11,7 +11,7 @@ import pytest
 from flint import arb
 from hypothesis import given
 
-from mirage_nb.interp import nodes, numbers, reference, slices
+from mirage_nb.interp import nodes, numbers, reference, run, slices
 from mirage_nb.interp.numbers import Hole, fmpq
 from mirage_nb.ir import OPS, KernelGraph, OpKind, Trait, formula
 from mirage_nb.lang import parse
@@ -52,7 +52,7 @@ def test_elements_are_those_of_the_reference(graph: KernelGraph) -> None:
 
 
 def test_every_operator_is_known() -> None:
-    known = {*numbers.ELEMENTWISE, *nodes.RULES, *nodes.MOVES, OpKind.POW, OpKind.CLAMP, OpKind.APPLY}
+    known = {*numbers.ELEMENTWISE, *nodes.RULES, *run.COMPOSED, OpKind.POW, OpKind.CLAMP, OpKind.APPLY}
     known.add(OpKind.WHERE)
     assert known == {kind for kind, spec in OPS.items() if Trait.STRUCTURAL not in spec.traits}
     assert set(numbers.SCALARS) | {"pow", "log1p"} == formula.PRIMITIVES

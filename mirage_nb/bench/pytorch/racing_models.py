@@ -26,7 +26,7 @@ from mirage_nb.bench.pytorch.layers import Config, Speaker, Stack
 from mirage_nb.frontend.compiled.backend import compile_with
 from mirage_nb.frontend.compiled.kernels import Kernels, Searched
 from mirage_nb.frontend.compiled.report import Reports
-from mirage_nb.runtime.contest.timing import Contestant, Lane, time_interleaved
+from mirage_nb.runtime.contest.timing import Contestant, Lane, time_interleaved, took
 
 if TYPE_CHECKING:
     from mirage_nb.bench.models import Point
@@ -167,13 +167,4 @@ def _replayed(call: Call) -> float:
     """The median of calls one by one, as the card sees them."""
     for _ in range(5):
         call()
-    samples = []
-    event: Any = torch.cuda.Event
-    for _ in range(REPEATS):
-        begin, end = event(enable_timing=True), event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        samples.append(float(begin.elapsed_time(end)) * 1e3)
-    return statistics.median(samples)
+    return statistics.median(took(call, torch) for _ in range(REPEATS))

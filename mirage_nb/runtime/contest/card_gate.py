@@ -9,12 +9,11 @@ host. A kernel that writes to its inputs is wrong.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import math
 import pickle
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +26,7 @@ from mirage_nb.errors import LaunchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.contest.trial import Hard, Outcome
 from mirage_nb.runtime.execution.buffers import Array, Sample, decode
-from mirage_nb.runtime.execution.launch import GpuExecutable
+from mirage_nb.runtime.execution.launch import GpuExecutable, torch_errors
 from mirage_nb.runtime.kernel.plan import Tensor
 from mirage_nb.runtime.kernel.pytorch import torch_view
 from mirage_nb.verify.reals.float_gate import FloatReport, GateReport, Reference, SampleReport, compare
@@ -90,7 +89,7 @@ class CardGate:
         self.take(files)
 
     def _place(self, name: str, inputs: Sequence[Array], reference: Reference, *, hard: bool) -> _Placed:
-        with _told():
+        with torch_errors():
             placed = [cupy.asarray(array) for array in inputs]
             if self._torch is not None:
                 outputs, deviations = (tuple(map(self._floats, x)) for x in (reference.outputs, reference.deviations))
@@ -107,7 +106,7 @@ class CardGate:
         for placed in self._placed:
             if placed.hard and not report.ok:
                 break
-            with _told():
+            with torch_errors():
                 found = self._compared(executable.ran(placed.inputs), placed, tolerance)
                 sums = self._sums(placed.inputs)
             if sums != placed.sums:
@@ -149,13 +148,3 @@ def summed(array: Any, library: Any, weights: Any) -> int:
         sums = (lines * weights).sum(1), (rest * weights[: len(rest)]).sum().reshape(1)
         words, weights = library.concatenate(sums), weights * weights  # of lines: else rows and columns are alike
     return int(words[0])
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """What CuPy and PyTorch say of faults and of full memory, as a LaunchError."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise LaunchError(f"the card reports {first}") from error

@@ -6,12 +6,11 @@ In: a tensor program, executables of verified muGraphs, and peers as functions o
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,7 +31,7 @@ from mirage_nb.runtime.contest.timing import (
     time_quickly,
 )
 from mirage_nb.runtime.execution.buffers import SMALLEST_SCALE
-from mirage_nb.runtime.execution.launch import Call, GpuExecutable, usable
+from mirage_nb.runtime.execution.launch import Call, GpuExecutable, torch_errors, usable
 from mirage_nb.runtime.execution.torch_program import as_torch, torch_dtype
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.verify.reals.ranges import ranges, within
@@ -186,16 +185,6 @@ class Track:
             else:
                 laps[name] = replace(laps[name], note=DROWNED)
         return list(laps.values())
-
-
-@contextlib.contextmanager
-def torch_errors() -> Iterator[None]:
-    """What torch says of faults and of full memory, as a LaunchError."""
-    try:
-        yield
-    except RuntimeError as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise LaunchError(f"the card reports {first[:NOTE_LENGTH]}") from error
 
 
 def pytorch_peers(program: KernelGraph) -> dict[str, Peer]:

@@ -153,7 +153,7 @@ def time_quickly(
     if not torch.cuda.is_available():
         raise LaunchError("there is no GPU to time on")
     first, hopeless = contestant.calls[0], max(HOPELESS * limit_us, HOPELESS_US)
-    once = min(_took(first, torch) for _ in range(2))  # what a first call makes ready, memory for one, is no part of it
+    once = min(took(first, torch) for _ in range(2))  # what a first call makes ready, memory for one, is no part of it
     if once > hopeless:  # of the card, or of a host that is late: a graph knows no host
         if (alone := Lane(torch, None).captured(Contestant(contestant.name, [first]), 1)) is None:
             return None
@@ -256,7 +256,7 @@ def _nothing() -> None:
     """No work."""
 
 
-def _took(enqueue: Call, torch: Any) -> float:
+def took(enqueue: Call, torch: Any) -> float:
     """Microseconds that the card takes for what this enqueues on the current stream."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()

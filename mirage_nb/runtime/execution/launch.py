@@ -35,6 +35,8 @@ LANES = 4
 """Processes that try kernels side by side, at most."""
 LANE_BYTES = 4 * 2**30
 """What one of them may take of the card's memory: its context, and inputs of a large program."""
+SHOWN = 120
+"""Characters of what a library reports."""
 _COMPUTE_MODE, _EXCLUSIVE = 20, 3
 """The runtime's numbers of the attribute and of the mode "exclusive process"."""
 
@@ -308,6 +310,16 @@ def card_errors() -> Iterator[None]:
         raise LaunchError(str(error)) from error
     except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError, MemoryError) as error:
         raise LaunchError(f"the card reports {error}") from error
+
+
+@contextlib.contextmanager
+def torch_errors() -> Iterator[None]:
+    """What PyTorch and CuPy say of faults and of full memory, as a LaunchError."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise LaunchError(f"the card reports {first[:SHOWN]}") from error
 
 
 def _arrays(tensors: Sequence[Any], graph: KernelGraph, kind: str) -> tuple[list[Any], list[Any]]:

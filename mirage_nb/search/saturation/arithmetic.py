@@ -6,6 +6,7 @@ inverse is computed once for every value (paper section 5).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 from mirage_nb.ir import OpKind
@@ -16,19 +17,14 @@ Elements = tuple[Array, Array | None, bool]
 """Residues modulo P, residues modulo Q (None: after an exponential), whether an exponential was taken."""
 
 
-def _add(a: Value, b: Value) -> Elements:
-    q = None if a.q is None or b.q is None else (a.q + b.q) % Q
-    return (a.p + b.p) % P, q, a.has_exp or b.has_exp
+def _each(operation: Callable[[Array, Array], Array]) -> Callable[[Value, Value], Elements]:
+    """An operation that every field has."""
 
+    def made(a: Value, b: Value) -> Elements:
+        q = None if a.q is None or b.q is None else operation(a.q, b.q) % Q
+        return operation(a.p, b.p) % P, q, a.has_exp or b.has_exp
 
-def _sub(a: Value, b: Value) -> Elements:
-    q = None if a.q is None or b.q is None else (a.q - b.q) % Q
-    return (a.p - b.p) % P, q, a.has_exp or b.has_exp
-
-
-def _mul(a: Value, b: Value) -> Elements:
-    q = None if a.q is None or b.q is None else a.q * b.q % Q
-    return a.p * b.p % P, q, a.has_exp or b.has_exp
+    return made
 
 
 def _div(a: Value, b: Value) -> Elements | None:
@@ -45,8 +41,8 @@ def _div(a: Value, b: Value) -> Elements | None:
 
 
 ARITHMETIC: dict[OpKind, Callable[[Value, Value], Elements | None]] = {
-    OpKind.ADD: _add,
-    OpKind.SUB: _sub,
-    OpKind.MUL: _mul,
+    OpKind.ADD: _each(operator.add),
+    OpKind.SUB: _each(operator.sub),
+    OpKind.MUL: _each(operator.mul),
     OpKind.DIV: _div,
 }

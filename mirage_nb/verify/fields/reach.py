@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mirage_nb.errors import VerificationError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
-from mirage_nb.interp.run import run_kernel
+from mirage_nb.interp.run import COMPOSED, composed, run_kernel
 from mirage_nb.ir import OPS, AccumKind, KernelGraph, OpKind, Trait
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.verify.fields.lax import EXPONENTIALS
@@ -60,6 +60,8 @@ class _Marks:
             axis = arrays.reduced_axis(attrs, batch)
             self.exponents.append(m | self.maximum(_reduced(m, axis)) if m.shape[axis] > 1 else m)
             return _reduced(x | self.exponents[-1], axis)
+        if kind in COMPOSED:
+            return composed(self, kind, operands, attrs, batch)
         rule = RULES.get(kind)
         if rule is not None:
             return rule(operands, attrs, batch)
@@ -112,11 +114,6 @@ def _matmul(operands: Sequence[Words], attrs: Attrs | None, batch: int) -> Words
     return _reduced(x, -1) | _reduced(y, -2)
 
 
-def _concat_matmul(operands: Sequence[Words], attrs: Attrs | None, batch: int) -> Words:
-    w, x, y, z = operands
-    return _union([_matmul([w, y], None, batch), _matmul([x, z], None, batch)], batch)
-
-
 def _sum(operands: Sequence[Words], attrs: Attrs | None, batch: int) -> Words:
     return _reduced(operands[0], arrays.reduced_axis(attrs, batch))
 
@@ -124,17 +121,10 @@ def _sum(operands: Sequence[Words], attrs: Attrs | None, batch: int) -> Words:
 RULES: dict[OpKind, Callable[[Sequence[Words], Attrs | None, int], Words]] = {
     OpKind.CONST: lambda operands, attrs, batch: np.zeros((1,) * batch, np.uint64),
     OpKind.MATMUL: _matmul,
-    OpKind.CONCAT_MATMUL: _concat_matmul,
     OpKind.SUM: _sum,
     OpKind.RUNNING_SUM: lambda operands, attrs, batch: arrays.running(
         operands[0], attrs, batch, np.bitwise_or.accumulate
     ),
-    OpKind.REPEAT: lambda operands, attrs, batch: arrays.repeat(operands[0], attrs, batch),
-    OpKind.RESHAPE: lambda operands, attrs, batch: arrays.reshape(operands[0], attrs, batch),
-    OpKind.TRANSPOSE: lambda operands, attrs, batch: arrays.transpose(operands[0], attrs, batch),
-    OpKind.CONCAT: arrays.joined,
-    OpKind.SLICE: lambda operands, attrs, batch: arrays.sliced(operands[0], attrs, batch),
-    OpKind.PAD: lambda operands, attrs, batch: arrays.padded(operands[0], attrs, batch),
     OpKind.ARANGE: lambda operands, attrs, batch: np.zeros_like(arrays.counted(attrs, batch), np.uint64),
 }
 """How marks go forward; elementwise operators have one rule."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mirage_nb.errors import GraphError, ProofError
 from mirage_nb.interp import arrays
-from mirage_nb.interp.run import run_outputs
+from mirage_nb.interp.run import COMPOSED, composed, run_outputs
 from mirage_nb.ir import AccumKind, BlockGraph, ConstAttrs, DimAttrs, KernelGraph, Op, OpKind
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.verify.defined.domain import Need
@@ -95,12 +95,6 @@ class _Algebra:
     """Elements as terms; the methods are those of `run.Algebra`. `reader` says what an operator makes of one."""
 
     reader: Reader
-    moves: dict[OpKind, Callable[..., Elements]] = field(
-        default_factory=lambda: {
-            OpKind.REPEAT: arrays.repeat, OpKind.RESHAPE: arrays.reshape, OpKind.TRANSPOSE: arrays.transpose,
-            OpKind.SLICE: arrays.sliced, OpKind.PAD: arrays.padded,
-        }
-    )  # fmt: skip
 
     def apply(self, kind: OpKind, operands: Sequence[Elements], attrs: Attrs | None, batch: int) -> Elements:
         match kind, attrs:
@@ -108,10 +102,8 @@ class _Algebra:
                 return _each(_element, np.full((1,) * batch, Element(self.reader.constant(value, symbol)), object))
             case OpKind.ARANGE, _:
                 return _each(_element, arrays.counted(attrs, batch).astype(object))
-            case OpKind.CONCAT, DimAttrs(dim):
-                return arrays.concat(operands, dim, batch)
-        if kind in self.moves:
-            return _each(_element, self.moves[kind](operands[0], attrs, batch))
+            case _ if kind in COMPOSED and kind is not OpKind.CONCAT_MATMUL:
+                return composed(self, kind, operands, attrs, batch)
         aligned = arrays.aligned(operands, batch)
         match kind, attrs:
             case OpKind.MATMUL, _:
