@@ -11,25 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.interp.arrays import running, sliced
 from mirage_nb.interp.field import FieldInstance, FieldTensor, evaluate_all
-from mirage_nb.ir import (
-    OPS,
-    DimAttrs,
-    KernelGraph,
-    Op,
-    OpKind,
-    PadAttrs,
-    RepeatAttrs,
-    RunningAttrs,
-    SliceAttrs,
-    Trait,
-    TransposeAttrs,
-)
+from mirage_nb.ir import OPS, KernelGraph, Op, OpKind, RepeatAttrs, SliceAttrs, Trait
 from mirage_nb.ir.ops import Shape
 from mirage_nb.verify.fields.lax import is_root
 
@@ -126,7 +115,7 @@ def _dependencies(op: Op, masks: Sequence[Mask], shapes: Sequence[Shape]) -> lis
     """For every operand, the elements that the marked elements of the results depend on."""
     rule = RULES.get(op.kind)
     if rule is not None:
-        return rule(op, masks[0], shapes)
+        return rule(op.attrs, masks[0], shapes)
     if Trait.ELEMENTWISE in OPS[op.kind].traits:
         return [_narrowed(masks[0], shape) for shape in shapes]
     return [np.ones(shape, bool) for shape in shapes]
@@ -146,65 +135,42 @@ def _matmul(mask: Mask, left: Shape, right: Shape) -> list[Mask]:
     return [_narrowed(rows, left), _narrowed(columns, right)]
 
 
-def _concat_matmul(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
+def _concat_matmul(attrs: Any, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
     (w, y), (x, z) = _matmul(mask, shapes[0], shapes[2]), _matmul(mask, shapes[1], shapes[3])
     return [w, x, y, z]
 
 
-def _reduction(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
+def _reduction(attrs: Any, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
     wide = np.broadcast_to(mask, shapes[0])
     return [_narrowed(wide, shape) for shape in shapes]
 
 
-def _running(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
-    assert isinstance(op.attrs, RunningAttrs)
-    return [running(mask, replace(op.attrs, backward=not op.attrs.backward), 0)]
+def _repeat(attrs: RepeatAttrs, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
+    copies = mask.reshape(*shapes[0][: attrs.dim], attrs.times, *shapes[0][attrs.dim :])
+    return [np.asarray(copies.any(axis=attrs.dim))]
 
 
-def _repeat(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
-    assert isinstance(op.attrs, RepeatAttrs)
-    (shape,) = shapes
-    dim = op.attrs.dim
-    return [np.asarray(mask.reshape(*shape[:dim], op.attrs.times, *shape[dim:]).any(axis=dim))]
-
-
-def _transpose(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
-    assert isinstance(op.attrs, TransposeAttrs)
-    return [mask.transpose(np.argsort(op.attrs.perm))]
-
-
-def _concat(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
-    assert isinstance(op.attrs, DimAttrs)
-    return list(np.split(mask, [shapes[0][op.attrs.dim]], axis=op.attrs.dim))
-
-
-def _slice(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
-    assert isinstance(op.attrs, SliceAttrs)
+def _slice(attrs: SliceAttrs, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
     whole = np.zeros(shapes[0], bool)
-    sliced(whole, op.attrs, 0)[...] = mask
+    sliced(whole, attrs, 0)[...] = mask
     return [whole]
 
 
-def _pad(op: Op, mask: Mask, shapes: Sequence[Shape]) -> list[Mask]:
-    assert isinstance(op.attrs, PadAttrs)
-    extent = shapes[0][op.attrs.dim]
-    return [sliced(mask, SliceAttrs(op.attrs.dim, op.attrs.before, extent), 0)]
-
-
-RULES: dict[OpKind, Callable[[Op, Mask, Sequence[Shape]], list[Mask]]] = {
-    OpKind.CONST: lambda op, mask, shapes: [],
-    OpKind.MATMUL: lambda op, mask, shapes: _matmul(mask, *shapes),
+RULES: dict[OpKind, Callable[[Any, Mask, Sequence[Shape]], list[Mask]]] = {
+    OpKind.CONST: lambda attrs, mask, shapes: [],
+    OpKind.ARANGE: lambda attrs, mask, shapes: [],
+    OpKind.MATMUL: lambda attrs, mask, shapes: _matmul(mask, *shapes),
     OpKind.CONCAT_MATMUL: _concat_matmul,
-    OpKind.SUM: _reduction,
-    OpKind.MAX: _reduction,
-    OpKind.RESCALED_SUM: _reduction,
-    OpKind.RUNNING_SUM: _running,
+    **dict.fromkeys((OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM), _reduction),
+    OpKind.RUNNING_SUM: lambda attrs, mask, shapes: [running(mask, replace(attrs, backward=not attrs.backward), 0)],
     OpKind.REPEAT: _repeat,
-    OpKind.RESHAPE: lambda op, mask, shapes: [mask.reshape(shapes[0])],
-    OpKind.TRANSPOSE: _transpose,
-    OpKind.CONCAT: _concat,
+    OpKind.RESHAPE: lambda attrs, mask, shapes: [mask.reshape(shapes[0])],
+    OpKind.TRANSPOSE: lambda attrs, mask, shapes: [mask.transpose(np.argsort(attrs.perm))],
+    OpKind.CONCAT: lambda attrs, mask, shapes: list(np.split(mask, [shapes[0][attrs.dim]], axis=attrs.dim)),
     OpKind.SLICE: _slice,
-    OpKind.PAD: _pad,
-    OpKind.ARANGE: lambda op, mask, shapes: [],
+    OpKind.PAD: lambda attrs, mask, shapes: [
+        sliced(mask, SliceAttrs(attrs.dim, attrs.before, shapes[0][attrs.dim]), 0)
+    ],
 }
-"""How marks go backward; elementwise operators have one rule, everything else blames its operands whole."""
+"""How marks go backward, by attributes; elementwise operators have one rule, everything else blames its operands
+whole."""

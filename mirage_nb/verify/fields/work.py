@@ -100,12 +100,15 @@ def _factor(graph: Graph, op: Op) -> int:
 def _is_little(graph: KernelGraph) -> bool:
     """Whether it is plain that a graph takes little, as the small instances of a search do: counted as if all blocks
     and iterations computed all of their tensors."""
-    elements, steps = sum(t.elements for t in graph.types), len(graph.ops)
-    for op in graph.ops:
-        if isinstance(op.body, BlockGraph):
-            elements += math.prod(op.body.grid) * op.body.loop * sum(t.elements for t in op.body.types)
-            steps += op.body.loop * len(op.body.ops)
-    return elements < LITTLE and steps < LITTLE_STEPS
+    steps = len(graph.ops) + sum(op.body.loop * len(op.body.ops) for op in graph.ops if isinstance(op.body, BlockGraph))
+    return unrolled(graph) < LITTLE and steps < LITTLE_STEPS
+
+
+def unrolled(graph: KernelGraph) -> int:
+    """Elements of all tensors of a graph, those inside in all blocks and iterations."""
+    blocks = [op.body for op in graph.ops if isinstance(op.body, BlockGraph)]
+    inside = sum(math.prod((*block.grid, block.loop)) * sum(t.elements for t in block.types) for block in blocks)
+    return inside + sum(t.elements for t in graph.types)
 
 
 def check_work(graph: KernelGraph) -> None:

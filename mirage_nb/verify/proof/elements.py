@@ -9,7 +9,6 @@ what it is; but what is proved is proved for these sizes only, and the proof say
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +19,10 @@ from numpy.typing import NDArray
 from mirage_nb.errors import GraphError, ProofError
 from mirage_nb.interp import arrays
 from mirage_nb.interp.run import COMPOSED, composed, run_outputs
-from mirage_nb.ir import AccumKind, BlockGraph, ConstAttrs, DimAttrs, KernelGraph, Op, OpKind
+from mirage_nb.ir import AccumKind, ConstAttrs, DimAttrs, KernelGraph, Op, OpKind
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.verify.defined.domain import Need
+from mirage_nb.verify.fields.work import unrolled
 from mirage_nb.verify.proof.masked import TERMS, Masked, logarithm, raised, real
 from mirage_nb.verify.proof.terms import Term, add, exp, inv, mul, neg, num, sym, top
 from mirage_nb.verify.proof.translate import Goal, Needs, Reader, Value, check_pair
@@ -47,8 +47,7 @@ ZERO = Element(num(0))
 def element_goals(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...]) -> tuple[Goal, ...]:
     """A goal for each element of each output. Raises ProofError for graphs that are too large, and as `translate`."""
     check_pair(program, mugraph, outputs)
-    sizes = [sum(t.elements for t in graph.types) + sum(map(_inside, graph.ops)) for graph in (program, mugraph)]
-    if max(sizes) > MOST or sum(t.elements for t in program.output_types) > MOST_GOALS:
+    if max(map(unrolled, (program, mugraph))) > MOST or sum(t.elements for t in program.output_types) > MOST_GOALS:
         raise ProofError(f"tensors of more than {MOST} elements, or outputs of more than {MOST_GOALS}")
     given = {i.name: _inputs(i.name, i.type.shape) for i in program.inputs}
     algebra = _Algebra(Reader(literal=True))
@@ -62,12 +61,6 @@ def element_goals(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int
         for number, other in enumerate(outputs)
         for ours, theirs in zip(left[number].reshape(-1), right[other].reshape(-1), strict=True)
     )
-
-
-def _inside(op: Op) -> int:
-    if not isinstance(op.body, BlockGraph):
-        return 0
-    return math.prod((*op.body.grid, op.body.loop)) * sum(t.elements for t in op.body.types)
 
 
 def _inputs(name: str, shape: tuple[int, ...]) -> Elements:

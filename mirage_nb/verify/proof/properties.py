@@ -58,16 +58,15 @@ def _computed(op: Op) -> Function:
 
 def _counterexample(name: str, f: Function) -> str:
     """Two numbers for which both sides of the law differ; empty if none were met."""
-    x, y = _points()
+    (x, y), (text, law) = _points(), LAWS[name]
     with np.errstate(all="ignore"):
-        left, right = LAWS[name](f, x, y)
+        left, right = law(f, x, y)
         size = np.maximum(np.abs(left), np.abs(right))
         wrong = np.isfinite(left) & np.isfinite(right) & (np.abs(left - right) > TOLERANCE * size + 1e-12)
     if not wrong.any():
         return ""
     first = int(np.flatnonzero(wrong)[0])
-    law = TEXTS[name]
-    return f"{law} fails at a = {x[first]:.6g}, b = {y[first]:.6g}: {left[first]:.6g} and {right[first]:.6g}"
+    return f"{text} fails at a = {x[first]:.6g}, b = {y[first]:.6g}: {left[first]:.6g} and {right[first]:.6g}"
 
 
 def _points() -> tuple[Numbers, Numbers]:
@@ -82,27 +81,18 @@ def _points() -> tuple[Numbers, Numbers]:
 
 Law = Callable[[Function, Numbers, Numbers], tuple[Numbers, Numbers]]
 
-LAWS: Mapping[str, Law] = MappingProxyType(
+LAWS: Mapping[str, tuple[str, Law]] = MappingProxyType(
     {
-        "odd": lambda f, a, b: (f(-a), -f(a)),
-        "even": lambda f, a, b: (f(-a), f(a)),
-        "idempotent": lambda f, a, b: (f(f(a)), f(a)),
-        "linear": lambda f, a, b: (f(b * a), b * f(a)),
-        "homogeneous": lambda f, a, b: (f(np.abs(b) * a), np.where(b == 0, f(0 * a), np.abs(b) * f(a))),
-        "monotone": lambda f, a, b: (f(np.maximum(a, b)), np.maximum(f(a), f(b))),
-        "multiplicative": lambda f, a, b: (f(a * b), f(a) * f(b)),
+        "odd": ("g(-a) = -g(a)", lambda f, a, b: (f(-a), -f(a))),
+        "even": ("g(-a) = g(a)", lambda f, a, b: (f(-a), f(a))),
+        "idempotent": ("g(g(a)) = g(a)", lambda f, a, b: (f(f(a)), f(a))),
+        "linear": ("g(b a) = b g(a)", lambda f, a, b: (f(b * a), b * f(a))),
+        "homogeneous": (
+            "g(|b| a) = |b| g(a)",
+            lambda f, a, b: (f(np.abs(b) * a), np.where(b == 0, f(0 * a), np.abs(b) * f(a))),
+        ),
+        "monotone": ("g(max(a, b)) = max(g(a), g(b))", lambda f, a, b: (f(np.maximum(a, b)), np.maximum(f(a), f(b)))),
+        "multiplicative": ("g(a b) = g(a) g(b)", lambda f, a, b: (f(a * b), f(a) * f(b))),
     }
 )
-"""Both sides of what each property says, of numbers a and b."""
-
-TEXTS: Mapping[str, str] = MappingProxyType(
-    {
-        "odd": "g(-a) = -g(a)",
-        "even": "g(-a) = g(a)",
-        "idempotent": "g(g(a)) = g(a)",
-        "linear": "g(b a) = b g(a)",
-        "homogeneous": "g(|b| a) = |b| g(a)",
-        "monotone": "g(max(a, b)) = max(g(a), g(b))",
-        "multiplicative": "g(a b) = g(a) g(b)",
-    }
-)
+"""What each property says, in words, and both sides of it, of numbers a and b."""

@@ -26,6 +26,7 @@ from mirage_nb.ir import (
 )
 from mirage_nb.ir.graph import G
 from mirage_nb.ir.ops import Attrs, Shape
+from mirage_nb.verify.fields.work import unrolled
 from mirage_nb.verify.proof.axes import Dims, Part, Scope, leaves, plain_parts
 from mirage_nb.verify.proof.translate import Translation
 
@@ -55,7 +56,7 @@ def shrunk(translation: Translation) -> tuple[Sizes, tuple[KernelGraph, KernelGr
     """The sizes, and both graphs at these. Raises ProofError for graphs that are not legal there."""
     graphs = translation.graphs
     parts = plain_parts(translation.scopes)
-    if all(map(_small, graphs)):
+    if max(map(unrolled, graphs)) <= SMALL:
         return Sizes({name: part.size for name, part in parts.items()}), graphs
     sizes = Sizes({name: min(part.size, 2 + place % 2) for place, (name, part) in enumerate(parts.items())})
     made = []
@@ -75,12 +76,6 @@ def _elements(scope: Scope, sizes: Sizes) -> int:
         for inner in scope.inner.values()
     )
     return inside + sum(math.prod(sizes.shape(dims)) for dims in scope.dims)
-
-
-def _small(graph: KernelGraph) -> bool:
-    inside = sum(t.elements * math.prod((*op.body.grid, op.body.loop))
-                 for op in graph.ops if isinstance(op.body, BlockGraph) for t in op.body.types)  # fmt: skip
-    return inside + sum(t.elements for t in graph.types) <= SMALL
 
 
 def _kernel(graph: KernelGraph, scope: Scope, sizes: Sizes) -> KernelGraph:
