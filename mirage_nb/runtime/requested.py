@@ -16,7 +16,7 @@ from mirage_nb.lang import TensorProgram, load, parse
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.store import MAX_SEED, Header
 from mirage_nb.search import Budget
-from mirage_nb.search.session.session import effort_budget
+from mirage_nb.search.session.findings import known_effort
 from mirage_nb.targets import DEFAULT_TARGET, EXACT, PRECISIONS, Target, find_target
 
 LEAST_RESERVE = 3.0
@@ -72,7 +72,7 @@ def reserve(gpu: Gpu | None, seconds: float) -> float:
 
 
 def budget(effort: str, max_block_ops: int | None) -> Budget:
-    budget = effort_budget(effort)
+    budget = known_effort(effort).budget
     if max_block_ops is None:
         return budget
     if max_block_ops < 1:

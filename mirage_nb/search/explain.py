@@ -18,15 +18,13 @@ from mirage_nb.search.axes import Prepared
 from mirage_nb.search.explore import semantics_for
 from mirage_nb.search.saturation.semantics import Semantics
 from mirage_nb.search.space import EFFORTS, Budget, Effort, configurations, why_refused
-from mirage_nb.search.switches import AXIOMS, PRUNINGS, Switches, switched
+from mirage_nb.search.switches import AXIOMS, PRUNINGS, WIDENING, Switches, switched
 from mirage_nb.search.walk import Walk
 
 MAX_ALIASES = 32
 """Ways to tell apart the roles of inputs that meet themselves."""
 LAST = 6
 """Values of a program that are shown where nothing was found."""
-WIDENING = frozenset({"whole_inputs", "concat", "hold"})
-"""These let more through when they are on, the prunings when they are off."""
 NOTHING = "No fused muGraph was accepted; the program's own operators run without one."
 HOPELESS = frozenset({"oracle", "merging"})
 """Without the oracle no search ends, and merging loses nothing."""

@@ -26,7 +26,7 @@ from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.derive import free_loops
 from mirage_nb.search.pieces import HEAVY, Piece, pieces
 from mirage_nb.search.saturation.closure import Closure
-from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
+from mirage_nb.search.saturation.events import Counts, Prefix, merge_counts
 from mirage_nb.search.saturation.extract import Choice, Extraction
 from mirage_nb.search.saturation.sample import Sample
 from mirage_nb.search.saturation.semantics import Semantics
@@ -105,7 +105,7 @@ class _Explorer:
     started: float = field(default_factory=time.thread_time)
     cut: list[str] = field(default_factory=list)
     reached: set[str] = field(default_factory=set)
-    counts: dict[tuple[int, Outcome], int] = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
     values: int = 0
     saturated: bool = True
 
@@ -118,15 +118,19 @@ class _Explorer:
         sample = Sample(semantics, self.configuration.label, self.effort.prefixes)
         first = self.close(semantics, self.configuration.grid, self.configuration.loop, semantics.tensors, sample)
         if self.configuration.kernels == 1:
-            structures = tuple(self.one_kernel(first, semantics))
+            structures = list(self.one_kernel(first, semantics))
         else:
-            structures = tuple(self.two_kernels(first, semantics, sample))
+            structures = list(self.two_kernels(first, semantics, sample))
+        return self.result(structures, sample.prefixes)
+
+    def result(self, structures: Sequence[Structure], prefixes: Sequence[Prefix]) -> ConfigurationResult:
+        """These, with what else is to be said now."""
         return ConfigurationResult(
             counts=dict(self.counts),
-            structures=structures,
+            structures=tuple(structures),
             saturated=self.saturated,
             cut=tuple(dict.fromkeys(self.cut)),
-            prefixes=tuple(sample.prefixes),
+            prefixes=tuple(prefixes),
             seconds=time.thread_time() - self.started,
             values=self.values,
             reached=frozenset(self.reached),
@@ -147,16 +151,7 @@ class _Explorer:
                 f"pieces: of {ways} ways to put the pieces of a cut together only the {kept_of} that should be best"
                 " are kept; others have slower parts, and would be verified one by one"
             )
-        return ConfigurationResult(
-            counts=dict(self.counts),
-            structures=tuple(kept),
-            saturated=self.saturated,
-            cut=tuple(dict.fromkeys(self.cut)),
-            prefixes=tuple(prefixes[: self.effort.prefixes]),
-            seconds=time.thread_time() - self.started,
-            values=self.values,
-            reached=frozenset(self.reached),
-        )
+        return self.result(kept, prefixes[: self.effort.prefixes])
 
     def parts(self, piece: Piece, count: int, prefixes: list[Prefix]) -> list[tuple[float, Part]]:
         """What can compute one of `count` pieces, the best estimates for the default target first."""
@@ -198,10 +193,9 @@ class _Explorer:
         """Count what exploring a piece did as this configuration's own."""
         prefixes.extend(part.prefixes)
         self.reached |= part.reached
-        self.counts = self.joined(part.counts)
+        self.counts = merge_counts([self.counts, part.counts])
         self.values += part.values
         self.saturated &= part.saturated
-        self.reached |= part.reached
         if part.cut:
             kept = self.effort.piece_structures
             self.cut.append(
@@ -217,13 +211,9 @@ class _Explorer:
         """The same for closures: a part of the time is kept for reading graphs off what they found."""
         return self.stopped() or time.thread_time() - self.started > self.budget.seconds * CLOSURE_SHARE
 
-    def joined(self, counts: Counts) -> dict[tuple[int, Outcome], int]:
-        """The counts of the closures that are done, and these."""
-        return {**self.counts, **{key: self.counts.get(key, 0) + number for key, number in counts.items()}}
-
     def progress(self, counts: Counts) -> None:
         """Pass the counts of the running closure on, with those of the closures before it."""
-        self.report(self.joined(counts))
+        self.report(merge_counts([self.counts, counts]))
 
     def close(
         self, semantics: Semantics, grid: Sequence[int], loop: int | None, leaves: Sequence[Value], sample: Sample
@@ -236,7 +226,7 @@ class _Explorer:
         closure.run()
         self.values += len(closure.values)
         self.saturated &= closure.saturated
-        self.counts = self.joined(closure.counts)
+        self.counts = merge_counts([self.counts, closure.counts])
         if closure.capped:
             self.reached.add("max_values")
             self.cut.append(
@@ -253,7 +243,7 @@ class _Explorer:
         roots = list(root_sets(closure, semantics, self.cut))
         graphs = Extraction(closure.values)
         for chosen, roots_ in self.choices(graphs, roots, lambda chosen: splits(closure, chosen)):
-            kernel = kernel_of(closure, graphs, chosen, roots_, Source)
+            kernel = kernel_of(closure, graphs, chosen, roots_)
             structure = Structure((kernel,), tuple(Source(output, 0) for output in range(len(roots_))))
             yield structure
             if self.effort.free_loops:

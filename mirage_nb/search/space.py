@@ -188,7 +188,7 @@ def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, .
     for kernels in range(1, effort.kernels + 1):
         for grid in last_grids(prepared) if kernels == 1 else _grids(prepared.reduced):
             for loop in loops:
-                found.append(Configuration(grid, loop, kernels, _label(prepared, grid, loop, kernels)))
+                found.append(Configuration(grid, loop, kernels, label(prepared, grid, loop, kernels)))
     if effort.kernels > 1 and effort.cuts:
         found += [_cutting(prepared, cut) for cut in cuts(prepared.graph, frozenset(), effort.pieces, effort.cuts)]
     elif effort.cuts and (apart := concatenations(prepared.graph)):  # whole axes may not fit shared memory
@@ -246,7 +246,8 @@ def _cutting(prepared: Prepared, cut: Cut) -> Configuration:
     return Configuration((), None, count, label, tuple(sorted(cut)))
 
 
-def _label(prepared: Prepared, grid: tuple[int, ...], loop: int | None, kernels: int) -> str:
+def label(prepared: Prepared, grid: Sequence[int], loop: int | None, kernels: int = 1) -> str:
+    """What a configuration with these roles of axes is called."""
     names = [axis.name for axis in prepared.axes]
     parts = [f"{kernels} kernel{'s' if kernels > 1 else ''}"]
     parts.append(f"grid over {', '.join(names[axis] for axis in grid)}" if grid else "free axes on the grid")

@@ -28,34 +28,29 @@ class Switch:
 AXIOMS: Mapping[str, Switch] = {axiom.name: Switch(axiom.name, axiom.says, axiom.fixed) for axiom in EQUATIONS}
 """The equations of Table 2. Off: what only this axiom makes a part of the program is cut."""
 
-_RULES = {
-    "oracle": "oracle",
-    "types": "types",
-    "canonical_form": "canonical",
-    "shift_rules": "shifts",
-    "merging": "merging",
-    "whole_inputs": "replicas",
-    "concat": "concat",
-    "hold": "hold",
-}
-"""The field of `closure.Rules` for each of them."""
 _PRODUCTS = "factored_products"
+_CLOSURE = (
+    ("oracle", "oracle", "prune what cannot become a part of the program by its abstract expression"),
+    ("types", "types", "no outer products that the program itself does not form, but by matmuls"),
+    ("canonical_form", "canonical", "a scaling by a constant comes last in a product, after sums"),
+    ("shift_rules", "shifts", "exponentials less different maxima are not mixed (off: unsafe forms as well)"),
+    ("merging", "merging", "equal values are one value with several derivations"),
+    ("whole_inputs", "replicas", "inputs may also be read whole where the grid or the loop could split them"),
+    ("concat", "concat", "accumulators that gather the tiles of all iterations"),
+    ("hold", "hold", "accumulators that keep what is the same in every iteration"),
+)
+"""Names, fields of `closure.Rules`, and what they say."""
+_RULES = {name: field for name, field, _ in _CLOSURE}
 
 PRUNINGS: Mapping[str, Switch] = {
-    switch.name: switch
-    for switch in (
-        Switch("oracle", "prune what cannot become a part of the program by its abstract expression"),
-        Switch("types", "no outer products that the program itself does not form, but by matmuls"),
-        Switch("canonical_form", "a scaling by a constant comes last in a product, after sums"),
-        Switch("shift_rules", "exponentials less different maxima are not mixed (off: unsafe forms as well)"),
-        Switch("merging", "equal values are one value with several derivations"),
-        Switch("whole_inputs", "inputs may also be read whole where the grid or the loop could split them"),
-        Switch("concat", "accumulators that gather the tiles of all iterations"),
-        Switch("hold", "accumulators that keep what is the same in every iteration"),
-        Switch(_PRODUCTS, "products of long sums stay factored, which keeps expressions short and loses some parts"),
-    )
+    **{name: Switch(name, says) for name, _, says in _CLOSURE},
+    _PRODUCTS: Switch(
+        _PRODUCTS, "products of long sums stay factored, which keeps expressions short and loses some parts"
+    ),
 }
 """The prunings, then what widens the space (whole inputs, accumulators), then how products are written."""
+WIDENING = frozenset({"whole_inputs", "concat", "hold"})
+"""These let more through when they are on, the prunings when they are off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +111,7 @@ class Switches:
     def limits(self, effort: Effort) -> tuple[str, ...]:
         """What these take away from the space of an effort, one sentence each."""
         before, after = switched(effort), switched(self.applied(effort))
-        narrowing = {*AXIOMS, "whole_inputs", "concat", "hold"}
+        narrowing = {*AXIOMS, *WIDENING}
         gone = [f"{name} is switched off" for name in after if name in narrowing and before[name] and not after[name]]
         if after[_PRODUCTS] and not before[_PRODUCTS]:
             gone.append(f"{_PRODUCTS} is switched on")

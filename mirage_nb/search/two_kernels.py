@@ -153,10 +153,10 @@ class Pairing:
     def _joined(self, second: Second, choice: Choice) -> Structure:
         order = sorted(second.needed)
         position = {number: index for index, number in enumerate(order)}
-        open_ = kernel_of(second.closure, second.graphs, second.choice, second.roots, Source)
+        open_ = kernel_of(second.closure, second.graphs, second.choice, second.roots)
         closed = replace(open_, steps=tuple(self._between(step, position) for step in open_.steps))
         roots = [self.offered[number].value for number in order]
-        kernel = kernel_of(self.first, self.graphs, choice, roots, Source)
+        kernel = kernel_of(self.first, self.graphs, choice, roots)
         return Structure((kernel, closed), tuple(Source(index, 1) for index in range(len(closed.outputs))))
 
     def _between(self, step: Step, position: dict[int, int]) -> Step:
@@ -202,23 +202,14 @@ def concats(choice: Choice) -> int:
     return sum(operator.accum is AccumKind.CONCAT for operator, _ in choice.values())
 
 
-def kernel_of(
-    closure: Closure, graphs: Extraction, choice: Choice, roots: Sequence[int], source: Callable[[int], Source]
-) -> KernelStructure:
-    """The block graph of a choice, as a structure; `source` names the tensor behind a leaf."""
+def kernel_of(closure: Closure, graphs: Extraction, choice: Choice, roots: Sequence[int]) -> KernelStructure:
+    """The block graph of a choice, as a structure."""
     order = graphs.ordered(choice)
     index = {value: position for position, value in enumerate(order)}
     steps = []
     for number in order:
         value = closure.values[number]
         operator, args = choice[number]
-        steps.append(
-            Step(
-                operator=operator,
-                reads=tuple(index[a] for a in args),
-                type=value.type,
-                stage=value.stage,
-                source=source(operator.leaf) if operator.kind is OpKind.IN_ITER else None,
-            )
-        )
+        source = Source(operator.leaf) if operator.kind is OpKind.IN_ITER else None
+        steps.append(Step(operator, tuple(index[a] for a in args), value.type, value.stage, source))
     return KernelStructure(tuple(steps), tuple(index[r] for r in roots), tuple(sorted(closure.grid)), closure.loop)

@@ -45,7 +45,7 @@ from mirage_nb.search.saturation.values import (
     Value,
     show_type,
 )
-from mirage_nb.search.space import MAX_GRID_DIMS, Effort, last_grids
+from mirage_nb.search.space import MAX_GRID_DIMS, Effort, label, last_grids
 from mirage_nb.search.two_kernels import as_leaf
 
 
@@ -138,12 +138,8 @@ class Walk:
         return Tile(self.semantics.tensors[number], axes if tile.layout else (), input=tile.input)
 
     def _kernel_op(self, op: Op, values: Sequence[int]) -> None:
-        prepared = self.semantics.prepared
         if op.kind is OpKind.CONST:
-            if op.attrs not in prepared.constants:
-                raise Ended(f"%{values[0]}: the search uses the constants of the program only; this is none of them.")
-            leaf = next(i for i, attrs in enumerate(prepared.constants) if attrs == op.attrs)
-            self.held[values[0]] = Tile(None, (), leaf)
+            self.held[values[0]] = self.constant(op, values[0])
             return
         if any(v not in self.held for v in op.inputs):
             raise Ended(f"%{values[0]}: it reads an input that the program does not need.")
@@ -154,6 +150,13 @@ class Walk:
             self._kernel(op.body, op.inputs, values)
             return
         self._kernel(alone(self.graph, op), op.inputs, values)
+
+    def constant(self, op: Op, number: int) -> Tile:
+        """A constant of the program. Raises Ended for another one."""
+        for leaf, attrs in enumerate(self.semantics.prepared.constants):
+            if attrs == op.attrs:
+                return Tile(None, (), leaf)
+        raise Ended(f"%{number}: the search uses the constants of the program only; this is none of them.")
 
     def _viewed(self, op: Op, value: int) -> Tile:
         """A view of an input that has a dimension for every axis, or of a tensor whose axes stay."""
@@ -227,17 +230,10 @@ class KernelWalk:
         effort = walk.effort
         self.record = Record(semantics)
         self.closure = Closure(semantics, grid, loop, (), effort.rules, self.record, lambda counts: None, lambda: False)
-        walk.labels.append(self._label(grid, loop))
+        walk.labels.append(label(semantics.prepared, sorted(grid), loop))
         walk.lines.append(f"kernel {self.number + 1}, as in '{walk.labels[-1]}'")
         last = {axis for every in last_grids(semantics.prepared) for axis in every}
         walk.splits_late |= bool(grid - last) and self.number > 0
-
-    def _label(self, grid: frozenset[int], loop: int | None) -> str:
-        names = self.walk.names
-        parts = ["1 kernel"]
-        parts.append(f"grid over {', '.join(names[a] for a in sorted(grid))}" if grid else "free axes on the grid")
-        parts.append(f"loop over {names[loop]}" if loop is not None else "no loop")
-        return "; ".join(parts)
 
     def _configure(self) -> frozenset[int]:
         """Which axes the grid splits and the loop runs over, from the input iterators."""
@@ -314,10 +310,7 @@ class KernelWalk:
     def _value(self, op: Op, number: int, held: dict[int, Tile]) -> Tile:
         """What an operator makes of the values before it."""
         if op.kind is OpKind.CONST:
-            constants = self.walk.semantics.prepared.constants
-            if op.attrs not in constants:
-                raise Ended(f"%{number}: the search uses the constants of the program only; this is none of them.")
-            return Tile(None, (), next(i for i, c in enumerate(constants) if c == op.attrs))
+            return self.walk.constant(op, number)
         made = self._made(op, [held[v] for v in op.inputs])
         if op.kind not in (OpKind.RESHAPE, OpKind.TRANSPOSE):
             self._say(number, op.kind.value, made)

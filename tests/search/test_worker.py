@@ -14,10 +14,10 @@ import pytest
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Budget, configurations, prepare
 from mirage_nb.search.assemble import drafts
-from mirage_nb.search.saturation.events import Outcome
+from mirage_nb.search.saturation.events import Outcome, merge_counts
 from mirage_nb.search.session import worker
 from mirage_nb.search.session.channel import Channel, Moment
-from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
+from mirage_nb.search.session.findings import Bounds, Explored, Findings
 from mirage_nb.search.session.plain import read, write
 from mirage_nb.search.session.worker import (
     INSTANCES,

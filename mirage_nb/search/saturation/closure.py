@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_nb.algebra import ADD, DIV_AB, DIV_BA, MUL
 from mirage_nb.ir import AccumKind, OpKind
@@ -179,20 +179,7 @@ class Closure:
 
     def keep_leaf(self, leaf: Value, type_: Type, stage: int) -> Value:
         """A device tensor or a constant, read in this role."""
-        value = Value(
-            len(self.values),
-            type_,
-            stage,
-            leaf.expr,
-            leaf.p,
-            leaf.q,
-            leaf.has_exp,
-            leaf.print,
-            constant=leaf.constant,
-            shift=leaf.shift,
-            peak=leaf.peak,
-            nodes=[leaf.nodes[0]],
-        )
+        value = replace(leaf, id=len(self.values), type=type_, stage=stage, level=0, scaled=False, nodes=leaf.nodes[:1])
         key = (stage, type_, leaf.print, leaf.expr, False, leaf.shift)
         if key in self._keys:
             self._keys[key].nodes.append(leaf.nodes[0])

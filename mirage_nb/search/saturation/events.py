@@ -6,7 +6,8 @@ Every application is one event with an `Outcome`; the counts are exact, the pref
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -24,6 +25,14 @@ class Outcome(enum.Enum):
 
 Counts = Mapping[tuple[int, Outcome], int]
 """Number of events by depth (operators on the longest path) and outcome."""
+
+
+def merge_counts(parts: Iterable[Counts]) -> Counts:
+    """The sum of the counts of several closures, or configurations."""
+    total: Counter[tuple[int, Outcome]] = Counter()
+    for counts in parts:
+        total.update(counts)
+    return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,44 +153,35 @@ def call_all(
         waiting = {executor.submit(function, *args): number for number, args in enumerate(arguments)}
     except RuntimeError as error:  # broken for good, or shut down by its owner
         raise SearchError(f"the executor takes no more work: {error}") from error
-    return _watched(executor, called, waiting, seconds, check, until, grace, kind)
 
+    def watched() -> Iterator[tuple[int, futures.Future[T]]]:
+        since: dict[futures.Future[T], float] = {}
+        try:
+            while waiting:
+                done, _ = futures.wait(waiting, timeout=CALL_TICK_SECONDS, return_when=futures.FIRST_COMPLETED)
+                check()
+                for future in done:
+                    number, lost = waiting.pop(future), future.exception()
+                    if isinstance(lost, futures.BrokenExecutor):
+                        future = _failed(kind(f"{called} did not end: {lost}"))
+                    yield number, future
+                now = time.monotonic()
+                late = [f for f in waiting if f.running() and now - since.setdefault(f, now) > seconds]
+                if now > until:
+                    late += [f for f in waiting if now > until + grace or f.cancel()]
+                for future in dict.fromkeys(late):
+                    if isinstance(executor, Workers) and not future.cancel():
+                        executor.kill(future)
+                    why = f"{called} took more than {seconds:g} s" if now < until else NO_TIME
+                    yield waiting.pop(future), _failed(kind(why))
+        finally:
+            for future in waiting:
+                if isinstance(executor, Workers):
+                    executor.abandon(future)
+                else:
+                    future.cancel()
 
-def _watched(
-    executor: futures.Executor,
-    called: str,
-    waiting: dict[futures.Future[T], int],
-    seconds: float,
-    check: Callable[[], None],
-    until: float,
-    grace: float,
-    kind: type[MirageError],
-) -> Iterator[tuple[int, futures.Future[T]]]:
-    since: dict[futures.Future[T], float] = {}
-    try:
-        while waiting:
-            done, _ = futures.wait(waiting, timeout=CALL_TICK_SECONDS, return_when=futures.FIRST_COMPLETED)
-            check()
-            for future in done:
-                number, lost = waiting.pop(future), future.exception()
-                if isinstance(lost, futures.BrokenExecutor):
-                    future = _failed(kind(f"{called} did not end: {lost}"))
-                yield number, future
-            now = time.monotonic()
-            late = [f for f in waiting if f.running() and now - since.setdefault(f, now) > seconds]
-            if now > until:
-                late += [f for f in waiting if now > until + grace or f.cancel()]
-            for future in dict.fromkeys(late):
-                if isinstance(executor, Workers) and not future.cancel():
-                    executor.kill(future)
-                why = f"{called} took more than {seconds:g} s" if now < until else NO_TIME
-                yield waiting.pop(future), _failed(kind(why))
-    finally:
-        for future in waiting:
-            if isinstance(executor, Workers):
-                executor.abandon(future)
-            else:
-                future.cancel()
+    return watched()
 
 
 def _failed(error: MirageError) -> futures.Future[Any]:

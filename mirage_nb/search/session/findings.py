@@ -6,12 +6,12 @@ program within the same bounds, so it is searched once and kept (see `plain` for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mirage_nb.errors import OptionError
-from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
+from mirage_nb.search.saturation.events import Counts, Prefix
 from mirage_nb.search.session.progress import Candidate, Rejected
 from mirage_nb.search.space import EFFORTS, Budget, Configuration, Effort
 from mirage_nb.search.switches import Switches
@@ -32,9 +32,7 @@ class Bounds:
         Raises:
             OptionError: the effort is unknown.
         """
-        if self.effort not in EFFORTS:
-            raise OptionError(f"unknown effort {self.effort!r}", hint=f"one of {', '.join(EFFORTS)}")
-        return self.switches.applied(EFFORTS[self.effort])
+        return self.switches.applied(known_effort(self.effort))
 
     def within(self, other: Bounds) -> bool:
         """Whether no bound of the other one is smaller, at the same effort."""
@@ -56,9 +54,9 @@ def raised(bounds: Bounds, effort: str | None, asked: Mapping[str, Any]) -> Boun
     """Larger bounds: those of the larger effort, and those that are asked for. Raises OptionError."""
     names = list(EFFORTS)
     chosen = effort if effort is not None else bounds.effort
-    if effort_budget(chosen) and names.index(chosen) < names.index(bounds.effort):
+    own = known_effort(chosen).budget
+    if names.index(chosen) < names.index(bounds.effort):
         raise OptionError(f"effort {chosen!r} is smaller than {bounds.effort!r}", hint="start a new session")
-    own = EFFORTS[chosen].budget
     budget = bounds.budget
     if chosen != bounds.effort:
         budget = Budget(**{name: max(getattr(own, name), getattr(budget, name)) for name in BOUND_NAMES})
@@ -70,11 +68,11 @@ def raised(bounds: Bounds, effort: str | None, asked: Mapping[str, Any]) -> Boun
     return Bounds(chosen, replace(budget, **asked), bounds.switches)
 
 
-def effort_budget(effort: str) -> Budget:
-    """Limits of one configuration at this effort. Raises OptionError."""
-    if effort not in EFFORTS:
-        raise OptionError(f"unknown effort {effort!r}", hint=f"one of {', '.join(EFFORTS)}")
-    return EFFORTS[effort].budget
+def known_effort(name: str) -> Effort:
+    """The effort of this name. Raises OptionError."""
+    if name not in EFFORTS:
+        raise OptionError(f"unknown effort {name!r}", hint=f"one of {', '.join(EFFORTS)}")
+    return EFFORTS[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +124,3 @@ class Explored:
         """Whether exploring the configuration within these bounds would find the same."""
         same = not self.unfinished and self.bounds.within(bounds)
         return same and not self.reached & self.bounds.raised_by(bounds)
-
-
-def merge_counts(parts: Iterable[Counts]) -> Counts:
-    """The sum of the counts of several configurations."""
-    total: dict[tuple[int, Outcome], int] = {}
-    for counts in parts:
-        for key, number in counts.items():
-            total[key] = total.get(key, 0) + number
-    return total

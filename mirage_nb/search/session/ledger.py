@@ -14,9 +14,9 @@ from typing import TypeVar
 from mirage_nb.errors import OptionError
 from mirage_nb.ir import OpKind
 from mirage_nb.search.explain import Tally
-from mirage_nb.search.saturation.events import Prefix
-from mirage_nb.search.session.findings import Bounds, Explored, Findings, merge_counts
-from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State
+from mirage_nb.search.saturation.events import Prefix, merge_counts
+from mirage_nb.search.session.findings import Bounds, Explored, Findings
+from mirage_nb.search.session.progress import Candidate, Rejected, Snapshot, State, by_estimate
 from mirage_nb.search.space import Configuration
 from mirage_nb.verify.verdict import Verdict
 
@@ -207,7 +207,7 @@ class Ledger:
     def of_piece(self, piece: str) -> list[Candidate]:
         """The candidates of a piece, best estimate first."""
         found = (c for held in self._held_of(piece) for c in held.findings.candidates)
-        return sorted({c.digest: c for c in found}.values(), key=lambda c: (c.estimate_us, c.operators, c.digest))
+        return by_estimate(found)
 
     def _of_pieces(self) -> Iterator[Candidate]:
         for configuration, held in self._held.items():

@@ -22,7 +22,7 @@ from mirage_nb.search.partition import IsOver, never, partition
 from mirage_nb.search.pieces import Piece
 from mirage_nb.search.said import Said
 from mirage_nb.search.session.findings import Bounds
-from mirage_nb.search.session.progress import Candidate
+from mirage_nb.search.session.progress import Candidate, by_estimate
 from mirage_nb.search.session.unsearched import operators_of, unsearched
 from mirage_nb.search.sizes.coarse import coarse_us
 from mirage_nb.search.sizes.cost import Cost
@@ -115,7 +115,7 @@ class Pieces:
         Args:
             found: by the digest of a piece, its candidates, best first.
         """
-        best = {digest: _best([*found(digest)[:PER_PIECE], *share.known]) for digest, share in self._shares.items()}
+        best = {d: by_estimate([*found(d)[:PER_PIECE], *share.known]) for d, share in self._shares.items()}
         known = tuple(tuple(c.digest for c in candidates) for candidates in best.values())
         if known != self._last:
             self._wholes = tuple(self._made_of(best))
@@ -202,11 +202,6 @@ def piecewise(verdicts: Sequence[Verdict]) -> Verdict:
         log2_bound=math.log2(sum(2.0**bound for bound in bounds)) if len(bounds) == len(tried) else None,
         note=note,
     )
-
-
-def _best(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Each once, best estimate first."""
-    return sorted({c.digest: c for c in candidates}.values(), key=lambda c: (c.estimate_us, c.operators, c.digest))
 
 
 def _instance(candidate: Candidate) -> Instance:

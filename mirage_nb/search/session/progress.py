@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +173,11 @@ class Candidate:
 
     def __repr__(self) -> str:
         return f"<Candidate {self.line}>"
+
+
+def by_estimate(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Each once, best estimate first."""
+    return sorted({c.digest: c for c in candidates}.values(), key=lambda c: (c.estimate_us, c.operators, c.digest))
 
 
 @dataclass(frozen=True, slots=True)

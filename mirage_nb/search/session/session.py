@@ -30,8 +30,7 @@ from mirage_nb.search.session.checkpoint import Checkpoint, Recorder
 from mirage_nb.search.session.crew import Crew, failure
 from mirage_nb.search.session.crew import Stopped as Stopped
 from mirage_nb.search.session.crew import internal_error as internal_error
-from mirage_nb.search.session.findings import Bounds, Explored, Findings, raised
-from mirage_nb.search.session.findings import effort_budget as effort_budget
+from mirage_nb.search.session.findings import Bounds, Explored, Findings, known_effort, raised
 from mirage_nb.search.session.ledger import Facts, Ledger
 from mirage_nb.search.session.piecewise import IN_PIECES_ONLY, WORTH_CUTTING, Made, Pieces, explorable, is_large
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
@@ -87,7 +86,7 @@ class SearchSession(Background):
         super().__init__(name, executor)
         self.program = program
         self.target = target
-        self.bounds = Bounds(effort, budget if budget is not None else effort_budget(effort), switches)
+        self.bounds = Bounds(effort, budget if budget is not None else known_effort(effort).budget, switches)
         self._allowed = Allowance(seconds)
         self.seed = seed
         self._ledger = Ledger()
