@@ -267,22 +267,22 @@ class Session(ByRange):
         barriers. Given itself, its winner or the start of its digest. Raises OptionError where there is none."""
         return explain_estimate(self._chosen(candidate).graph, self.target)
 
-    def tune(self, *, seconds: float | None = None) -> None:
+    def tune(self, *, seconds: float | None = None, executor: Executor | None = None) -> None:
         """Compile, try and time more of what was found, in the background, the most promising first; returns at
         once. `stage` says how far it is, `stop()` ends it, `wait()` waits for its end; times show up in the
-        candidates, and a message says what came of it.
+        candidates, and a message says what came of it. All cards of this machine that are like the session's take part.
 
         Args:
             seconds: how long it may take; default: two and a half minutes.
+            executor: more of them, one for each worker, as of a Dask cluster. It stays the caller's.
 
         Raises:
             MissingPartError: there is no GPU that runs this session's target, or no PyTorch or NVRTC to time with.
-            SearchError: the session has not ended.
-            OptionError: seconds that are not positive.
+            SearchError, OptionError: the session has not ended; seconds that are not positive.
         """
         limit = requested.seconds(seconds)
         ready_to_tune(self._passes)
-        self.search.follow(lambda: tune(self._passes, limit))
+        self.search.follow(lambda: tune(self._passes, limit, executor))
 
     # -- the winner -------------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ import math
 import sys
 import threading
 import time
+import uuid
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mirage_nb.errors import LaunchError
 from mirage_nb.targets import TARGETS, Target
@@ -34,6 +35,11 @@ class Gpu:
             return self.capability == target.capability
         return self.capability // 10 == target.capability // 10 and self.capability >= target.capability
 
+    def is_like(self, other: Gpu) -> bool:
+        """Whether times on the other card are times on this one."""
+        mine, theirs = ((g.name, g.capability, g.multiprocessors) for g in (self, other))
+        return mine == theirs
+
     def target(self) -> Target | None:
         """The known target that describes this card best, or None."""
         fits = [t for t in TARGETS.values() if t.capability == self.capability]
@@ -49,9 +55,24 @@ def attached_gpu() -> Gpu | None:
         return None
     if not cupy.cuda.is_available():
         return None
-    device = cupy.cuda.Device()
-    properties = cupy.cuda.runtime.getDeviceProperties(device.id)
-    driver = cupy.cuda.runtime.driverGetVersion()
+    return _described(cupy.cuda.runtime, cupy.cuda.Device())
+
+
+def others_like(gpu: Gpu) -> tuple[str, ...]:
+    """The other CUDA devices that are like the current one, by the names that the driver knows them by."""
+    try:
+        from cupy.cuda import Device, is_available, runtime
+    except (ImportError, OSError):
+        return ()
+    if not is_available():
+        return ()
+    others = [Device(index) for index in range(runtime.getDeviceCount()) if index != Device().id]
+    like = (device.id for device in others if _described(runtime, device).is_like(gpu))
+    return tuple(f"GPU-{uuid.UUID(bytes=runtime.getDeviceProperties(index)['uuid'])}" for index in like)
+
+
+def _described(runtime: Any, device: Any) -> Gpu:
+    properties, driver = runtime.getDeviceProperties(device.id), runtime.driverGetVersion()
     return Gpu(
         name=properties["name"].decode(),
         capability=int(device.compute_capability),

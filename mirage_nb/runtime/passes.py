@@ -37,7 +37,7 @@ from mirage_nb.runtime.contest.trial import (
     run_once,
     try_on_cpu,
 )
-from mirage_nb.runtime.contest.ways import Ways
+from mirage_nb.runtime.contest.ways import SLOW, Ways
 from mirage_nb.runtime.contest.winner import ALONE, Origin, Winner, WrongResult
 from mirage_nb.runtime.contest.without_gpu import WithoutGpu, here, is_generated
 from mirage_nb.runtime.execution.artifacts import distrusted
@@ -75,8 +75,6 @@ AT_LEAST_SECONDS = 15.0
 EXECUTE_SECONDS = 180.0
 DRAW_SECONDS = 300.0
 """Drawing the inputs that kernels are tried on."""
-SLOW = 1.3
-"""A way to emit that takes longer than the best by this factor is timed for a few replays only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +121,9 @@ class Passes:
         self._track: Track | None = None
         self.gate: Gate | None = None
         self._meeting: Trials | None = None
-        self._doubted = False
         self._withdrawn: set[str] = set()
         self._early: Early | None = None
-        self._begun = False
+        self._doubted = self._begun = False
 
     @property
     def winners(self) -> dict[str, Winner]:
@@ -388,7 +385,10 @@ class Passes:
         """A kernel that ran with the time that it takes, which is noted, briefly timed where others are faster;
         compared with float64 on random inputs of the card before. Raises LaunchError."""
         running = cast("GpuExecutable", winner.executable)
-        lap = track.lap(winner.label, running, SLOW * self.best_us, winner.is_own)
+        return self.timed_as(winner, track.lap(winner.label, running, SLOW * self.best_us, winner.is_own))
+
+    def timed_as(self, winner: Winner, lap: Lap) -> Winner:
+        """The same of a lap that was run before."""
         if lap.us is None or (timed := winner.as_in(lap)) is None:
             raise LaunchError(lap.note)
         with self._guard:

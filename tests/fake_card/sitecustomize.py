@@ -171,7 +171,8 @@ def card(cupy: Any) -> None:
 
     for name, value in {
         "getDeviceProperties": lambda number: {"name": b"H200", "multiProcessorCount": 132, "l2CacheSize": 60 * 2**20},
-        "driverGetVersion": lambda: 13000, "memGetInfo": lambda: (2**36, 2**37), "deviceSynchronize": lambda: None,
+        "getDeviceCount": lambda: 1, "driverGetVersion": lambda: 13000,
+        "memGetInfo": lambda: (2**36, 2**37), "deviceSynchronize": lambda: None,
     }.items():  # fmt: skip
         setattr(cupy.cuda.runtime, name, value)
     cupy.cuda.is_available, cupy.cuda.Device = lambda: True, Device

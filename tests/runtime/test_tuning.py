@@ -16,7 +16,7 @@ from mirage_nb.errors import LaunchError, MissingPartError, OptionError
 from mirage_nb.lang import parse
 from mirage_nb.pipeline import Session
 from mirage_nb.runtime import passes
-from mirage_nb.runtime.contest import on_card, tuning, ways
+from mirage_nb.runtime.contest import on_card, other_cards, tuning, ways
 from mirage_nb.runtime.contest.finalists import calibrated, next_ones, structure_of
 from mirage_nb.runtime.contest.timing import (
     MOST_ROUNDS,
@@ -356,6 +356,42 @@ def test_a_tuning_times_more_and_finds_the_fastest(card: Card, monkeypatch: pyte
     left = [corrected(c) for c in session.search.candidates() if c.time_us is None and not c.note]
     assert all(us > tuning.FAR * times[fastest] for us in left), "all that may come near was timed, and there was time"
     assert "nothing is left within 3 times" in snapshot.messages[-1]
+
+
+class Lent(futures.Executor):
+    """Other machines' cards, on which a muGraph takes as long as on ours, `slower` times, or nothing comes back."""
+
+    def __init__(self, slower: float = 1.0, lost: bool = False) -> None:
+        self.slower, self.lost, self.asked, self.best = slower, lost, list[str](), set[str]()
+
+    def submit(self, function: Any, /, *given: Any, **named: Any) -> futures.Future[Any]:
+        _, entrants, _ = given
+        assert function is other_cards.laps_apart
+        self.asked += [one.name for one in entrants[1:]]
+        self.best.add(entrants[0].name)
+        future: futures.Future[Any] = futures.Future()
+        if self.lost:
+            future.set_exception(LaunchError("the kernel did not end"))
+            return future
+        times = ((one.name, self.slower * Card.took(one.name)) for one in entrants)
+        future.set_result([Lap(name, 0.0, Timing(name, us, us, us, 9)) for name, us in times])
+        return future
+
+
+@pytest.mark.parametrize("lent", [Lent(), Lent(slower=1.4), Lent(lost=True)], ids=["like ours", "slower", "lost"])
+def test_any_number_of_cards_finds_the_same_winner(card: Card, monkeypatch: pytest.MonkeyPatch, lent: Lent) -> None:
+    """What others say counts if their card is as fast as ours; else all of it is timed here."""
+    alone, together = finished(), finished()
+    alone.tune(seconds=30)
+    times = {c.digest: c.time_us for c in alone.result(60).candidates}
+    card.laps.clear()
+    together.tune(seconds=30, executor=lent)
+    snapshot = together.result(60)
+    assert {c.digest: c.time_us for c in snapshot.candidates} == times
+    assert together.best.candidate.digest == alone.best.candidate.digest and lent.asked
+    refused, given = lent.slower > 1 or lent.lost, {*lent.asked} - lent.best
+    assert given.issubset(card.laps) if refused else given.isdisjoint(card.laps)
+    assert any("nothing more is timed on a lent card" in m for m in snapshot.messages) == refused
 
 
 def test_only_what_is_near_the_best_is_raced_at_last(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,15 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from mirage_nb.codegen import Emitted, Options, default_options, variants
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError
-from mirage_nb.runtime.contest.trial import Trials
-from mirage_nb.runtime.contest.winner import PoorResult, Winner, WrongResult
+from mirage_nb.runtime.contest.other_cards import Entrant, OtherCards
+from mirage_nb.runtime.contest.trial import POLL_SECONDS, RAN, Trials
+from mirage_nb.runtime.contest.ways import SLOW
+from mirage_nb.runtime.contest.winner import PoorResult, Winner, WrongResult, is_own, label_of
 from mirage_nb.runtime.contest.without_gpu import is_generated
 from mirage_nb.runtime.execution.compile import Cubin, emit_and_compile
 from mirage_nb.runtime.gpu import CardLost, Gpu
@@ -26,6 +28,7 @@ from mirage_nb.search.session.progress import Candidate
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.contest.race import Track
+    from mirage_nb.runtime.execution.launch import GpuExecutable
     from mirage_nb.runtime.passes import Passes
 
 COMPILE_SECONDS = 120.0
@@ -48,8 +51,10 @@ def told(error: Exception) -> MirageError:
 class Heats:
     """The heats of one session on one card; where there is nothing to time with, kernels are tried only."""
 
-    def __init__(self, passes: Passes, gpu: Gpu, trials: Trials) -> None:
-        self._passes, self._gpu, self._trials = passes, gpu, trials
+    def __init__(self, passes: Passes, gpu: Gpu, trials: Trials, others: OtherCards | None = None) -> None:
+        self._passes, self._gpu, self._trials, self._others = passes, gpu, trials, others
+        self._away: dict[int, Made] = {}
+        self._here_us: dict[str, float] = {}
         self._entered = passes.entered
         self._failed: dict[str, list[MirageError]] = {}
         self.timed = 0
@@ -106,11 +111,61 @@ class Heats:
             for compiled in self._compiled(untimed, said, until):
                 if time.monotonic() > until:
                     return
-                self._say(said, "waiting for the card")
-                with self._passes.turn(self._gpu):
-                    self._take(untimed, compiled, said, until, len(entered))
+                if not self._sent(untimed, compiled):
+                    self._in_turn(untimed, compiled, said, until, len(entered))
+                self._receive(untimed, said, until, len(entered))
+            while self._away and time.monotonic() < until:
+                self._receive(untimed, said, until, len(entered))
+                time.sleep(POLL_SECONDS)
         finally:  # what there was no time for may be entered again
+            self._away.clear()
+            if self._others is not None:
+                self._others.forget()
             self._entered.difference_update(map(self._key, untimed.values()))
+
+    def _sent(self, untimed: Mapping[int, Job], compiled: dict[int, Made]) -> bool:
+        """Give kernels to another card, if there is one that has room for them."""
+        best = next(iter(self._passes.ranked), None)
+        if self._others is None or not self._others.have_room or self.track is None:
+            return False
+        if best is None or best.cubin is None:
+            return False
+        if best.label not in self._here_us:  # as short a timing as there
+            with self._passes.turn(self._gpu):
+                lap = self.track.lap(best.label, cast("GpuExecutable", best.executable), math.inf, best.is_own)
+            self._here_us[best.label] = lap.us or math.inf
+        lot = {number: self._entrant(untimed[number][0], *made) for number, made in compiled.items()}
+        fastest = Entrant(best.label, best.emitted, best.cubin, best.is_own)
+        taken = self._others.put(lot, fastest, self._here_us[best.label], SLOW * self._passes.best_us)
+        self._away |= compiled if taken else {}
+        return taken
+
+    def _entrant(self, candidate: Candidate, emitted: Emitted, cubin: Cubin) -> Entrant:
+        own = is_own(candidate.graph, emitted, self._passes.search.program)
+        return Entrant(label_of(candidate, emitted), emitted, cubin, own)
+
+    def _receive(self, untimed: dict[int, Job], said: str, until: float, count: int) -> None:
+        """Note what other cards say; what they could not is tried and timed here."""
+        here: dict[int, Made] = {}
+        for number, lap in self._others.back() if self._others is not None else ():
+            made = self._away.pop(number)
+            if lap is None:
+                here[number] = made
+                continue
+            with self._noting(untimed, number):
+                if isinstance(lap, MirageError):
+                    raise lap
+                ran = self._passes.on_gpu(untimed[number][0], *made, self._gpu, lambda: RAN)
+                self._passes.note([self._passes.timed_as(ran, lap)])
+                self.timed += 1
+            untimed.pop(number, None)
+        if here:
+            self._in_turn(untimed, here, said, until, count)
+
+    def _in_turn(self, untimed: dict[int, Job], compiled: dict[int, Made], said: str, until: float, count: int) -> None:
+        self._say(said, "waiting for the card")
+        with self._passes.turn(self._gpu):
+            self._take(untimed, compiled, said, until, count)
 
     def _key(self, job: Job) -> tuple[str, str]:
         candidate, options = job

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mirage_nb.search.session.nursery import surroundings
 from mirage_nb.search.session.pool import Workers
@@ -26,15 +26,17 @@ class Standby:
         self._guard = threading.Lock()
         self._there: dict[object, Workers] = {}
 
-    def take(self, count: int) -> Workers:
-        """Up to `count` processes, those that wait if there are some."""
+    def take(self, count: int, environment: Mapping[str, str]) -> Workers:
+        """Up to `count` processes with these variables beside their owner's, those that wait if there are some."""
         with self._guard:
-            found = self._there.pop(_key(count), None)
-        return found or Workers(count, urgent=True)
+            found = self._there.pop(_key(count, environment), None)
+        return found or Workers(count, urgent=True, environment=environment)
 
-    def give(self, workers: Workers, count: int, forget: Callable[[], object]) -> bool:
+    def give(
+        self, workers: Workers, count: int, environment: Mapping[str, str], forget: Callable[[], object]
+    ) -> bool:
         """Have these wait, and `forget` what they hold; False where they cannot, and are still the caller's."""
-        key = _key(count)
+        key = _key(count, environment)
         with self._guard:
             if key in self._there or not workers.idle:
                 return False
@@ -57,6 +59,6 @@ STANDBY = Standby()
 """Processes belong to the machine, not to a session."""
 
 
-def _key(count: int) -> object:
+def _key(count: int, environment: Mapping[str, str]) -> object:
     """A fork of this interpreter has none of its processes."""
-    return os.getpid(), count, surroundings()
+    return os.getpid(), count, frozenset(environment.items()), surroundings()

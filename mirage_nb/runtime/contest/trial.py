@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -276,12 +276,20 @@ def forget() -> None:
 class Trials:
     """Up to `count` processes for first runs, each replaced when it dies. `proceed` says whether to go on waiting. They
     have cores beside a search that uses all of them: the first times of a session are waited for. `kept`: if they have
-    nothing to do when they are to end, they wait for the next session, as some of them come from the last one."""
+    nothing to do when they are to end, they wait for the next session, as some of them come from the last one.
+    `environment`: variables that they have beside this process's."""
 
-    def __init__(self, proceed: Callable[[], bool], count: int = 1, *, kept: bool = False) -> None:
-        self._proceed, self._count, self._kept = proceed, count, kept
+    def __init__(
+        self,
+        proceed: Callable[[], bool],
+        count: int = 1,
+        *,
+        kept: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._proceed, self._kept, self._kind = proceed, kept, (count, environment or {})
         self._guard = threading.Lock()
-        self._workers = STANDBY.take(count) if kept else Workers(count, urgent=True)
+        self._workers = STANDBY.take(*self._kind) if kept else Workers(count, urgent=True, environment=environment)
         self._terminated = False
 
     def __enter__(self) -> Trials:
@@ -295,7 +303,7 @@ class Trials:
         is told that there is no reason to go on, and blames no kernel."""
         with self._guard:
             self._terminated = True
-            if self._kept and STANDBY.give(self._workers, self._count, forget):
+            if self._kept and STANDBY.give(self._workers, *self._kind, forget):
                 self._workers = Workers(0)
                 self._workers.shutdown(wait=False)
         self._workers.terminate(wait)

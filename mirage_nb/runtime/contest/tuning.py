@@ -23,6 +23,7 @@ from mirage_nb.runtime.contest.confirm import Confirmation
 from mirage_nb.runtime.contest.finalists import next_ones, structure_of
 from mirage_nb.runtime.contest.heats import Heats, Job
 from mirage_nb.runtime.contest.on_card import OnCard, met
+from mirage_nb.runtime.contest.other_cards import Course, OtherCards
 from mirage_nb.runtime.contest.trial import POLL_SECONDS
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.runtime.passes import Passes
@@ -73,21 +74,22 @@ def ready_to_tune(passes: Passes) -> Gpu:
     return passes.gpu
 
 
-def tune(passes: Passes, seconds: float | None = None) -> None:
-    """Tune a session; called in its supervising thread. What came of it is told as a message.
+def tune(passes: Passes, seconds: float | None = None, lent: futures.Executor | None = None) -> None:
+    """Tune a session; called in its supervising thread, on all cards of its kind that this machine has, and those that
+    the workers of an executor have, one each. What came of it is told as a message.
 
     Raises:
         MissingPartError: no GPU, no NVRTC or no PyTorch.
         Stopped: the session was stopped; what was measured is kept.
     """
-    _Tuning(passes, ready_to_tune(passes), SECONDS if seconds is None else seconds).run()
+    _Tuning(passes, ready_to_tune(passes), SECONDS if seconds is None else seconds, lent).run()
 
 
 class _Tuning:
     """One tuning."""
 
-    def __init__(self, passes: Passes, gpu: Gpu, seconds: float) -> None:
-        self._passes, self._search, self._gpu = passes, passes.search, gpu
+    def __init__(self, passes: Passes, gpu: Gpu, seconds: float, lent: futures.Executor | None) -> None:
+        self._passes, self._search, self._gpu, self._lent = passes, passes.search, gpu, lent
         self._started = time.monotonic()
         self._until = self._started + max(seconds - FINAL_SECONDS, 0.5 * seconds)
         self._reach = iter(REACH)
@@ -120,8 +122,8 @@ class _Tuning:
     def _heats(self) -> None:
         workers = Workers(max(1, read_settings().workers // 4))
         try:
-            with self._passes.trials() as trials:
-                heats = Heats(self._passes, self._gpu, trials)
+            with self._passes.trials() as trials, self._others() as others:
+                heats = Heats(self._passes, self._gpu, trials, others)
                 with self._passes.turn(self._gpu):
                     if heats.track is None:
                         return
@@ -136,6 +138,11 @@ class _Tuning:
         finally:
             workers.terminate()
         OnCard(self._passes, self._gpu).finish(Confirmation(self._passes))
+
+    def _others(self) -> OtherCards:
+        search = self._search
+        course = Course(search.program, self._passes.input_scale, self._gpu)
+        return OtherCards(course, search.proceed, search.tell, self._lent)
 
     def _batch(self, heats: Heats, workers: Workers) -> None:
         """Time the next ones; where there are none, wait for instances that are being found, or look further."""

@@ -14,6 +14,8 @@ from dataclasses import replace
 from mirage_nb.runtime.contest.winner import Winner
 from mirage_nb.search.composition import OWN_OPERATORS
 
+SLOW = 1.3
+"""A way to emit that takes longer than the best by this factor is timed for a few replays only."""
 CLOSE = 1.15
 """Ways within this factor of the best are raced once more: what is best by the least of many short timings may not
 be."""

@@ -47,6 +47,11 @@ def is_own(graph: KernelGraph, emitted: Emitted, program: KernelGraph) -> bool:
     return graph == program and not emitted.options.library
 
 
+def label_of(candidate: Candidate, emitted: Emitted) -> str:
+    """A muGraph and the way it was emitted."""
+    return f"{candidate.digest[:8]} {emitted.options}"
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a winner was made for: the session's name, the program, the target, and the scale of random inputs."""
@@ -161,7 +166,7 @@ class Winner:
     @property
     def label(self) -> str:
         """How a race names it: the muGraph and the way it was emitted."""
-        return f"{self.candidate.digest[:8]} {self.emitted.options}"
+        return label_of(self.candidate, self.emitted)
 
     def __call__(self, *tensors: Any, cast: bool = False, **named: Any) -> Any:
         """Run on tensors, as the session does; whole numbers are converted to the program's types."""

@@ -85,13 +85,15 @@ class Nursery:
                 self._close()
                 self._there(_path()).send(tuple(self._modules))
 
-    def fork(self, link: int, complaints: int, niceness: int) -> int:
-        """A new worker, head of a group of its own, that serves this socket and writes its last words there.
+    def fork(self, link: int, complaints: int, niceness: int, environment: Mapping[str, str]) -> int:
+        """A new worker, head of a group of its own, that serves this socket and writes its last words there, with these
+        variables beside its owner's.
 
         Raises:
             OSError, EOFError: it does not start.
         """
-        wanted = Wanted(tuple(self._modules), niceness, _path(), _folder(), worker_environment())
+        variables = {**worker_environment(), **environment}
+        wanted = Wanted(tuple(self._modules), niceness, _path(), _folder(), variables)
         with self._turn:
             try:
                 return self._forked(wanted, link, complaints)

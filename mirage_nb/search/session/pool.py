@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -85,10 +85,10 @@ NURSERY = Nursery()
 
 class Workers(futures.Executor):
     """Up to `count` processes, started as calls come in. `urgent`: somebody waits for these few calls, so that they
-    begin whatever others do with the cores."""
+    begin whatever others do with the cores. `environment`: variables that their processes have beside their owner's."""
 
-    def __init__(self, count: int, *, urgent: bool = False) -> None:
-        self._count, self._urgent = count, urgent
+    def __init__(self, count: int, *, urgent: bool = False, environment: Mapping[str, str] | None = None) -> None:
+        self._count, self._urgent, self._environment = count, urgent, environment or {}
         self._turn = threading.RLock()  # taken itself: a condition's own `with` may keep it when Ctrl-C comes
         self._news = threading.Condition(self._turn)
         self._calls: collections.deque[_Call] = collections.deque()
@@ -244,7 +244,7 @@ class Workers(futures.Executor):
         return False
 
     def _start(self) -> _Worker:
-        worker = _Worker(URGENT_NICENESS if self._urgent else NICENESS)
+        worker = _Worker(URGENT_NICENESS if self._urgent else NICENESS, self._environment)
         with self._turn:
             self._live[worker] = None
             if self._killed:
@@ -278,12 +278,12 @@ _Call = tuple["futures.Future[Any]", Callable[..., Any], tuple[Any, ...], dict[s
 class _Worker:
     """One process, head of a group of its own, and the socket to it. Used by one thread at a time, but `kill`."""
 
-    def __init__(self, niceness: int) -> None:
+    def __init__(self, niceness: int, environment: Mapping[str, str]) -> None:
         ours, theirs = pair()
         with Connection(theirs), contextlib.ExitStack() as held:
             self._link = held.enter_context(Connection(ours))
             self._complaints = held.enter_context(_paper())
-            self.pid = NURSERY.fork(theirs, self._complaints.fileno(), niceness)
+            self.pid = NURSERY.fork(theirs, self._complaints.fileno(), niceness, environment)
             held.pop_all()
         self._ready = self.killed = False
 
