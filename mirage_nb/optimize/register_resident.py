@@ -78,7 +78,7 @@ def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 
 
 def _forms(block: BlockGraph, sketch: Sketch, layout: RegisterLayout) -> tuple[Extents, ...]:
     """How the tile has the elements of every value: what is reshaped has those of its operand."""
-    viewed, lying = views(sketch), (turned(sketch) or ()) if layout.rows else ()
+    viewed, lying = views(sketch), turned(sketch) or {}
     found = [layout.kept if v in lying else block.types[viewed.get(v, v)].shape for v in range(len(block.types))]
     for node in sketch.nodes:
         if node.kind is OpKind.RESHAPE:

@@ -294,17 +294,19 @@ def test_what_is_not_held(graph: KernelGraph) -> None:
 
 
 @pytest.mark.parametrize("folded", [False, True])
-def test_results_of_rows_may_lie_along_a_line(folded: bool) -> None:
-    """A residual behind the product of one row lies as the result does: its elements are those of the tile's rows."""
-    b = Block((tensor((8, 512), DType.BF16), tensor((1, 8)), tensor((1, 512), DType.BF16)), (4,))
+@pytest.mark.parametrize(("rows", "length", "lanes"), [(2, 512, 64), (64, 8, 1)])
+def test_results_of_rows_may_lie_along_a_line(rows: int, length: int, lanes: int, folded: bool) -> None:
+    """A residual behind the product of one row lies as the result does: its elements are those of the tile's rows.
+    Where threads have whole ones, short as they are, they read it by the column."""
+    b = Block((tensor((4 * rows, length), DType.BF16), tensor((1, 4 * rows)), tensor((1, length), DType.BF16)), (4,))
     w, r, x = b.read(0, (0,)), b.read(1, (1,)), b.read(2, (None,))
     total = b.op(OpKind.SQRT, b.op(OpKind.SQR, b.sum(b.op(OpKind.MUL, w, x), 1)))
-    line = b.op(OpKind.RESHAPE, total, attrs=ReshapeAttrs((1, 2)))
+    line = b.op(OpKind.RESHAPE, total, attrs=ReshapeAttrs((1, rows)))
     y = b.op(OpKind.ADD, b.op(OpKind.EXP, line), r)
     b.save(b.op(OpKind.MUL, y, b.sum(line, 1) if folded else r), (1,))
     graph = one_kernel("W R X", b)
     found = held(graph, Options(warps=4))
-    assert (found is None) if folded else (found is not None and found.layout.lanes == 64)
+    assert (found is None) if folded else (found is not None and found.layout.lanes == lanes)
     check(graph, Options(warps=4), scale=0.1)
 
 

@@ -31,7 +31,7 @@ from tests.tile.lines import parse
 from tests.tile.running import FLOATS, right, right_over_residues
 from tests.tile.squares import turned
 from tests.tile.staged_mutants import mutants
-from tests.tile.staged_plans import programs
+from tests.tile.staged_plans import blocks, programs
 
 H200 = TARGETS["h200"]
 NAMED: dict[str, tuple[KernelGraph, Options]] = {
@@ -57,8 +57,8 @@ LEAST_CAUGHT = 0.95
 
 
 def run_plan(planned: Plan, inputs: Sequence[Any]) -> list[Any]:
-    """All values of a planned muGraph, whose staged kernels are run as programs."""
-    values, made = list(inputs), programs(planned)
+    """All values of a planned muGraph, whose kernels are run as programs."""
+    values, made = list(inputs), blocks(planned)
     for index, op in enumerate(planned.graph.ops):
         operands = [values[v] for v in op.inputs]
         if index in made:
@@ -111,8 +111,8 @@ def test_any_mugraph(graph: KernelGraph, options: Options, private: bool, seed: 
     """Also one in which every operator reads and writes shared memory."""
     made = rewritten(graph)
     planned = plan_chains(fuse(made) if private else made, H200, options, private=private)
-    for program in programs(planned).values():
-        assert validate(program, H200) == ()
+    for program in blocks(planned).values():
+        assert Planned(program.block, program).findings(H200) == ()
     inputs = strategies.arrays_for(graph, seed)
     with np.errstate(all="ignore"):
         values = run_plan(planned, [inputs[i.name] for i in graph.inputs])
