@@ -16,6 +16,9 @@ from pathlib import Path
 
 from mirage_nb.errors import OptionError
 
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+"""The variable by which CUDA decides what a process sees."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -57,6 +60,12 @@ def worker_environment() -> dict[str, str]:
     """The environment of a worker process. A worker has one core: threads that a matrix library would start in each of
     them are in each other's way."""
     return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def visible_devices(count: int) -> tuple[str, ...]:
+    """What the CUDA devices of this interpreter, so many, are called in `CUDA_VISIBLE_DEVICES`."""
+    listed = os.environ.get(VISIBLE_DEVICES, "").replace(" ", "").split(",")
+    return tuple(listed[:count]) if listed != [""] else tuple(map(str, range(count)))
 
 
 def take_environment(environment: Mapping[str, str]) -> None:

@@ -7,11 +7,11 @@ import math
 import sys
 import threading
 import time
-import uuid
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mirage_nb.errors import LaunchError
+from mirage_nb.settings import visible_devices
 from mirage_nb.targets import TARGETS, Target
 
 
@@ -59,16 +59,16 @@ def attached_gpu() -> Gpu | None:
 
 
 def others_like(gpu: Gpu) -> tuple[str, ...]:
-    """The other CUDA devices that are like the current one, by the names that the driver knows them by."""
+    """The other CUDA devices that are like the current one, as `CUDA_VISIBLE_DEVICES` has them."""
     try:
         from cupy.cuda import Device, is_available, runtime
     except (ImportError, OSError):
         return ()
     if not is_available():
         return ()
-    others = [Device(index) for index in range(runtime.getDeviceCount()) if index != Device().id]
-    like = (device.id for device in others if _described(runtime, device).is_like(gpu))
-    return tuple(f"GPU-{uuid.UUID(bytes=runtime.getDeviceProperties(index)['uuid'])}" for index in like)
+    names = enumerate(visible_devices(runtime.getDeviceCount()))
+    others = ((Device(index), name) for index, name in names if index != Device().id)
+    return tuple(name for device, name in others if _described(runtime, device).is_like(gpu))
 
 
 def _described(runtime: Any, device: Any) -> Gpu:

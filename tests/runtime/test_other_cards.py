@@ -14,10 +14,11 @@ import pytest
 from mirage_nb.errors import LaunchError
 from mirage_nb.lang import parse
 from mirage_nb.runtime.contest import other_cards, trial
-from mirage_nb.runtime.contest.other_cards import VISIBLE, Course, Entrant, OtherCards, laps
+from mirage_nb.runtime.contest.other_cards import Course, Entrant, OtherCards, laps
 from mirage_nb.runtime.contest.standby import Standby
 from mirage_nb.runtime.contest.timing import Lap, Timing
 from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.settings import VISIBLE_DEVICES, visible_devices
 from tests.stand_in_card import CARD, CUBIN
 
 COURSE = Course(parse("X: f16[8, 64]\nreturn exp(X)").graph, 1.0, CARD)
@@ -99,8 +100,21 @@ def test_its_process_sees_one_card_only(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(other_cards, "laps", os.getenv)
     card = other_cards._here("GPU-a", lambda: True)
     try:
-        assert card.submit(VISIBLE).result(60) == "GPU-a"  # type: ignore[comparison-overlap]
+        assert card.submit(VISIBLE_DEVICES).result(60) == "GPU-a"  # type: ignore[comparison-overlap]
     finally:
         card.close()
         for workers in trial.STANDBY._there.values():
             workers.terminate()
+
+
+@pytest.mark.parametrize(
+    "listed, found", [(None, ("0", "1")), ("", ("0", "1")), ("3, 1,2", ("3", "1")), ("GPU-x", ("GPU-x",))]
+)
+def test_cards_are_called_as_the_variable_has_them(
+    monkeypatch: pytest.MonkeyPatch, listed: str | None, found: tuple[str, ...]
+) -> None:
+    if listed is None:
+        monkeypatch.delenv(VISIBLE_DEVICES, raising=False)
+    else:
+        monkeypatch.setenv(VISIBLE_DEVICES, listed)
+    assert visible_devices(2) == found

@@ -23,6 +23,7 @@ from mirage_nb.runtime.contest.ways import HASTY_US
 from mirage_nb.runtime.execution.compile import Cubin
 from mirage_nb.runtime.gpu import Gpu, others_like
 from mirage_nb.search.session.crew import internal_error
+from mirage_nb.settings import VISIBLE_DEVICES
 
 LAPS_SECONDS = 120.0
 """What the laps of some kernels may take, with all that a process loads for the first ones."""
@@ -33,7 +34,6 @@ WAITING, LENT_WAITING = 2, 8
 lent, of which nobody here knows how many there are."""
 FAILURES = 2
 """One behind the other, after which a card is left alone."""
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 Found = Lap | MirageError
 """What came of a kernel."""
 
@@ -191,7 +191,7 @@ class OtherCards:
 
 def _here(card: str, proceed: Callable[[], bool]) -> _Card:
     """A card of this machine: one lot after the other, in a process that sees no other card."""
-    trials = Trials(proceed, kept=True, environment={VISIBLE: card})
+    trials = Trials(proceed, kept=True, environment={VISIBLE_DEVICES: card})
     lots = futures.ThreadPoolExecutor(1, "mirage other card")
 
     def close() -> None:
@@ -199,4 +199,4 @@ def _here(card: str, proceed: Callable[[], bool]) -> _Card:
         lots.shutdown(wait=False, cancel_futures=True)
         TAKEN.give(card)
 
-    return _Card(card, partial(lots.submit, partial(trials.call, laps, seconds=LAPS_SECONDS)), close)
+    return _Card(f"card {card}", partial(lots.submit, partial(trials.call, laps, seconds=LAPS_SECONDS)), close)
