@@ -36,6 +36,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.frontend.fixed": 3,
     "mirage_nb.frontend.program": 3,
     "mirage_nb.frontend.recognise": 3,
+    "mirage_nb.frontend.spelled": 3,
     "mirage_nb.frontend.translate": 3,
     "mirage_nb.algebra": 2,
     "mirage_nb.interp": 2,

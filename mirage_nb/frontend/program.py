@@ -22,6 +22,7 @@ from mirage_nb.errors import TraceError
 from mirage_nb.frontend.aten import WHOLE
 from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.fixed import Fixed, drop_empty
+from mirage_nb.frontend.spelled import multilabel_margin_loss
 from mirage_nb.frontend.translate import Translation, names_of, typed
 from mirage_nb.lang import TensorProgram
 from mirage_nb.lang.builder import Value
@@ -131,7 +132,14 @@ _REST = 'torch.compile(model, backend="mirage_nb") takes what it can and leaves 
 def _decompositions() -> Mapping[Any, Any]:
     """PyTorch's own of what the table has no row for; collecting them takes as long as reading a small model."""
     table: Mapping[Any, Any] = torch.export.default_decompositions()
-    return {key: row for key, row in table.items() if str(key) not in WHOLE}
+    return {key: row for key, row in table.items() if str(key) not in WHOLE} | {MARGIN: _margin_loss}
+
+
+MARGIN = torch.ops.aten.multilabel_margin_loss.default
+
+
+def _margin_loss(x: Any, target: Any, reduction: int = 1) -> Any:
+    return multilabel_margin_loss(x, target, reduction=("none", "mean", "sum")[reduction])
 
 
 def _exported(module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

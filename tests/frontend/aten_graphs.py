@@ -33,6 +33,14 @@ def places(extent: int, *extents: int, from_end: bool = False) -> Places:
     return made
 
 
+class Numbers(Shape):
+    """Stands for a tensor of these whole numbers."""
+
+
+def numbers(*held: int) -> Numbers:
+    return Numbers(held)
+
+
 def tensor(*extents: int) -> Shape:
     return Shape(extents)
 
@@ -80,6 +88,8 @@ class Node:
         return argument, argument
 
     def _drawn(self, argument: Shape) -> torch.Tensor:
+        if isinstance(argument, Numbers):
+            return torch.tensor(argument)
         if isinstance(argument, Places):
             count = int(np.prod(argument, dtype=int))
             made = torch.randperm(argument.extent, generator=self.generator)[:count].reshape(argument)
@@ -104,7 +114,7 @@ class Node:
         for term, theirs in zip(terms if isinstance(terms, tuple) else (terms,), wanted, strict=False):
             if term is None:
                 continue
-            exact = theirs.double().numpy()
+            exact = theirs.clone().double().numpy()  # zeros that lie nowhere have no array
             number = made.builder
             if not isinstance(term, int):
                 assert np.allclose(float(term.attrs().value), exact)

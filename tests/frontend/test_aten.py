@@ -20,7 +20,7 @@ from mirage_nb.frontend.aten import ROWS, WHOLE
 from mirage_nb.frontend.aten.terms import Left
 from mirage_nb.frontend.translate import Translation
 from mirage_nb.interp import evaluate
-from tests.frontend.aten_graphs import Node, places, positive, tensor
+from tests.frontend.aten_graphs import Node, numbers, places, positive, tensor
 
 Case = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -110,6 +110,7 @@ CASES: dict[str, list[Case]] = {
     "aten.zeros.default": [case([2], **F64)],
     "aten.ones_like.default": ONE,
     "aten.zeros_like.default": ONE,
+    "aten._efficientzerotensor.default": [case([2], **F64)],
     "aten.view.default": [case(X, [2, 6]), case(X, [-1])],
     "aten._unsafe_view.default": [case(X, [2, 6])],
     "aten.reshape.default": [case(X, [12])],
@@ -235,7 +236,10 @@ LOOKUPS: dict[str, list[Case]] = {
     "aten.index_select.default": [case(IMAGE, 1, places(6, 4)), case(IMAGE, -1, places(5, 5))],
     "aten.gather.default": [case(tensor(3, 9), 1, places(9, 3, 2)), case(tensor(9, 3), 0, places(9, 1, 3))],
     "aten.index.Tensor": [case(tensor(9, 4), [places(9, 2, 3, from_end=True)]), case(IMAGE, [None, places(6, 4)]),
-                          case(IMAGE, [None, None, places(5, 2, from_end=True)])],
+                          case(IMAGE, [None, None, places(5, 2, from_end=True)]),
+                          case(IMAGE, [None, places(6, 4), places(5, 4, from_end=True)]),
+                          case(IMAGE, [places(2, 2), None, places(5, 2)]),
+                          case(IMAGE, [places(2, 2, 1), places(6, 1, 3)])],
     "aten.index_copy.default": [case(CACHE, 2, places(8, 2), NEW), case(CACHE, -2, places(8, 1), tensor(2, 3, 1, 4))],
     "aten.index_put.default": [
         case(CACHE, [None, None, places(8, 2, from_end=True)], NEW), case(tensor(9, 4), [places(9, 2, 3)], tensor(4)),
@@ -244,6 +248,10 @@ LOOKUPS: dict[str, list[Case]] = {
     "aten.index_add.default": [case(X, 0, places(3, 2), tensor(2, 4)), case(IMAGE, 1, places(6, 4), tensor(2, 4, 5))],
     "aten.scatter_add.default": [case(X, 1, places(4, 3, 1), tensor(3, 1)), case(ROW, 0, places(4, 3), tensor(3))],
     "aten.scatter.value": [case(X, 1, places(4, 3, 1), 0.5)],
+    "aten._embedding_bag.default": [
+        case(tensor(9, 4), places(9, 6), numbers(0, 2, 2), False, mode, False, *rest)
+        for mode, *rest in ((0,), (1,), (0, tensor(6)))],
+    "aten._embedding_bag_forward_only.default": [case(tensor(9, 4), places(9, 6), numbers(0))],
 }
 """Places that tensors of integers name."""
 PHOTO = tensor(2, 4, 6, 6)

@@ -90,6 +90,18 @@ def test_a_kernel_is_compared_on_inputs_that_lie_as_the_models() -> None:
     assert ((3, 8), (1, 3)) in shown
 
 
+def slopes(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.func.grad(lambda w: F.gelu(x @ w).pow(2).mean())(w)
+
+
+def test_what_the_graph_computes_of_other_inputs_is_computed() -> None:
+    """A gelu is made of what is read beside it by PyTorch's operators, and of the other input alone by programs."""
+    backend, x, w = Backend(), torch.randn(4, 8), torch.randn(8, 6, requires_grad=True)
+    found = torch.compile(slopes, backend=backend)(x, w)
+    close(torch.autograd.grad(found.square().sum(), w), torch.autograd.grad(slopes(x, w).square().sum(), w))
+    assert all(entry.taken for entry in backend.reports.all().entries), str(backend.reports.all())
+
+
 def advantages(rewards: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Row by row from the last one, each written into its place."""
     made, last = torch.zeros_like(rewards), torch.zeros_like(rewards[0])

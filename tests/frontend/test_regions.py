@@ -11,10 +11,12 @@ pytest.importorskip("torch")
 import torch
 import torch.nn.functional as F
 
+import mirage_nb
 from mirage_nb.frontend.compiled import graphs
 from mirage_nb.frontend.compiled.graphs import eager
 from mirage_nb.frontend.compiled.kernels import effort_for
 from mirage_nb.frontend.compiled.report import Estimate
+from mirage_nb.interp import evaluate
 from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.targets import find_target
@@ -284,3 +286,52 @@ def test_rolls_are_read_where_their_parts_lie() -> None:
     torch.testing.assert_close(torch.compile(shifted_windows, backend=backend)(*inputs), shifted_windows(*inputs))
     report = backend.reports.all()
     assert all(entry.taken for entry in report.entries) and not any("torch.int64" in why for why in report.reasons())
+
+
+class Routed(torch.nn.Module):
+    """Experts that compute the rows that were sent to them: how many these are depends on the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.gate = torch.nn.RMSNorm(8), torch.nn.Linear(8, 3)
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(x)
+        weights, chosen = self.gate(x).softmax(-1).topk(2)
+        made = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            rows, place = torch.where(chosen == number)
+            made.index_add_(0, rows, expert(x[rows]) * weights[rows, place, None])
+        return F.silu(made + x) * x
+
+
+def test_experts_by_index_have_regions_around_them() -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    backend, model, x = Backend(), Routed(), torch.randn(6, 8)
+    torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
+    report = backend.reports.all()
+    assert not report.graphs and "capture_dynamic_output_shape_ops" in str(report)  # which lets PyTorch trace it
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        found, wanted = torch.compile(model, backend=backend)(x), model(x)
+    torch.testing.assert_close(found, wanted)
+    ours, theirs = (torch.autograd.grad(made.square().sum(), model.parameters()) for made in (found, wanted))
+    torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-3)
+    taken = [name for entry in backend.reports.all().entries if entry.taken for name in entry.region.operators]
+    assert {"rsqrt", "sigmoid"} <= set(taken), str(backend.reports.all())
+
+
+@torch.no_grad()
+def test_a_loss_that_pytorch_decomposes_wrongly_is_right() -> None:
+    """Classes behind the first -1 are none."""
+    x, target = torch.randn(3, 5), torch.tensor([[0, 3, -1, 1, 2], [-1, 1, 0, 0, 0], [4, 2, 1, 0, 3]])
+    for reduction in ("none", "mean", "sum"):
+        torch._dynamo.reset()
+        loss, backend = torch.nn.MultiLabelMarginLoss(reduction=reduction), Backend()
+        torch.testing.assert_close(torch.compile(loss, backend=backend)(x, target), loss(x, target))
+        program = mirage_nb.from_torch(loss, (x, target))
+        (found,) = evaluate(program.graph, [t.double().numpy() for t in program.arguments(x, target)])
+        torch.testing.assert_close(torch.tensor(found).reshape(loss(x, target).shape).float(), loss(x, target))
+    torch.testing.assert_close(torch.compile(loss, backend=backend)(x[0], target[0]), loss(x[0], target[0]))

@@ -15,21 +15,26 @@ from typing import Any
 
 from mirage_nb.frontend.aten.borrowed import borrowed
 from mirage_nb.frontend.aten.masks import put
-from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, number
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, number, padded
 from mirage_nb.ir.ops import DimAttrs, OpKind
-from mirage_nb.lang import lowering, masks, views
+from mirage_nb.lang import lowering, masks, reductions, views
 from mirage_nb.lang.builder import Builder, Term, Value
+
+
+def _indexed(at: At, indices: Sequence[Any]) -> dict[int, Value]:
+    """The axes that are indexed by tensors, and their indices."""
+    given = {axis: index for axis, index in enumerate(indices) if index is not None}
+    if any(isinstance(index, Held) and index.logical for index in given.values()):
+        raise Left("an index of truth values: how many elements there are depends on them")
+    return {axis: at.tensor(index) for axis, index in given.items()}
 
 
 def _at(at: At, indices: Sequence[Any]) -> tuple[int, Value]:
     """The one axis that is indexed by a tensor, and its index."""
-    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    given = _indexed(at, indices)
     if len(given) != 1:
         raise Left("an index of several axes together")
-    axis, index = given[0]
-    if isinstance(index, Held) and index.logical:
-        raise Left("an index of truth values: how many elements there are depends on them")
-    return axis, at.tensor(index)
+    return next(iter(given.items()))
 
 
 def _from_start(b: Builder, index: Value, extent: int) -> Value:
@@ -39,9 +44,17 @@ def _from_start(b: Builder, index: Value, extent: int) -> Value:
 
 
 def _index(at: At, x: Any, indices: Sequence[Any]) -> Term:
-    axis, index = _at(at, indices)
-    value = at.tensor(x)
-    return masks.take(at.b, value, _from_start(at.b, index, at.b.shape(value)[axis]), axis)
+    """Places of several axes together are their own axis where the first of these stands, or in front of all others
+    where those are not side by side."""
+    b, value, given = at.b, at.tensor(x), _indexed(at, indices)
+    shape, (first, *_) = b.shape(value), given
+    places = [_from_start(b, index, shape[axis]) for axis, index in given.items()]
+    if len(places) == 1:
+        return masks.take(b, value, places[0], first)
+    if [*given] != [*range(first, first + len(given))]:
+        first, order = 0, (*given, *(axis for axis in range(len(shape)) if axis not in given))
+        value = b.tensor(views.transpose(b, value, order), "an index")
+    return masks.picked_together(b, value, places, first)
 
 
 def _rows(b: Builder, x: Value, axis: int) -> Value:
@@ -96,7 +109,33 @@ def _index_put(at: At, x: Any, indices: Sequence[Any], values: Any, accumulate: 
     return _written(at, x, axis, index, rows, added=accumulate)
 
 
+def _bags(
+    at: At, table: Any, index: Any, offsets: Any, scaled: bool = False, mode: int = 0, sparse: bool = False,
+    weights: Any = None, last: bool = False, padding: int = -1,
+) -> Result:  # fmt: skip
+    """Sums or means of looked up rows: a bag has those from its offset on to the next one's."""
+    if mode > 1 or padding != -1 or last:
+        raise Left("bags of maxima, with padding or with an offset behind the last one")
+    b = at.b
+    rows, starts = b.tensor(borrowed("embedding")(at, index, table), "bags"), at.tensor(offsets)
+    (bags,), (count, _) = b.shape(starts), b.shape(rows)
+    begun = masks.comparison(ast.LtE)(b, views.reshaped(b, starts, (bags, 1)), masks.arange(b, count, None, 1))
+    inside = b.tensor(lowering.cast(b.dtype(rows))(b, begun), "bags")
+    if bags > 1:
+        behind = padded(b, views.sliced(b, inside, 0, 1, bags - 1), 0, (0, 1))
+        inside = b.tensor(lowering.subtract(b, inside, behind), "bags")
+    if weights is not None:
+        rows = b.tensor(lowering.multiply(b, rows, views.reshaped(b, at.tensor(weights), (count, 1))), "bags")
+    made = b.emit(OpKind.MATMUL, inside, rows)
+    if mode == 1:
+        sizes = reductions.folded(b, OpKind.SUM, inside, (1,))
+        most = lowering.maximum(b, views.reshaped(b, sizes, (bags, 1)), lowering.ONE)
+        made = b.tensor(lowering.divide(b, made, most), "bags")
+    return made, None, None, None
+
+
 ROWS: dict[str, Row] = {
+    **{f"aten._embedding_bag{only}.default": _bags for only in ("", "_forward_only")},
     "aten.embedding.default": lambda at, table, index, *_, **__: borrowed("embedding")(at, index, table),
     "aten.index_select.default": borrowed("index_select"),
     "aten.gather.default": lambda at, x, axis, index, **_: borrowed("gather")(at, x, axis, index),

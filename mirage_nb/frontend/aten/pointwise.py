@@ -126,6 +126,8 @@ ALIKE = (
     "mish", "hardswish", "hardsigmoid",
 )  # fmt: skip
 """Functions that PyTorch and the language call the same."""
+NO_TANGENT = "_efficientzerotensor"
+"""Zeros, as derivatives have them of what they are not taken by."""
 COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
 
 ROWS: dict[str, Row] = {
@@ -167,5 +169,5 @@ ROWS: dict[str, Row] = {
     **{f"aten.full{like}.default": lambda at, _, value, **__: _filled(at, value) for like in ("", "_like")},
     "aten.scalar_tensor.default": lambda at, value, **_: _filled(at, value),
     **{f"aten.ones{like}.default": lambda at, *_, **__: _filled(at, 1) for like in ("", "_like")},
-    **{f"aten.zeros{like}.default": lambda at, *_, **__: _filled(at, 0) for like in ("", "_like")},
+    **{f"aten.{name}.default": lambda at, *_, **__: _filled(at, 0) for name in ("zeros", "zeros_like", NO_TANGENT)},
 }  # fmt: skip

@@ -19,7 +19,7 @@ from mirage_nb.frontend.compiled.kernels import Kernels, Searched, target_of
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import find_regions
 from mirage_nb.frontend.compiled.report import GraphReport, ModelReport, Reports
-from mirage_nb.frontend.compiled.spelled import spell_out
+from mirage_nb.frontend.spelled import spell_out
 
 KERNELS = Kernels(Searched())
 REPORTS = Reports()

@@ -6,7 +6,7 @@ region's own lie in memory; what PyTorch rounds to, at the coarsest on the way t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule
 
 from mirage_nb.errors import LaunchError
-from mirage_nb.frontend.aten import VIEWS
+from mirage_nb.frontend.aten import ROWS, VIEWS
 from mirage_nb.frontend.compiled.regions import Region
 
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, torch.float64: 1e-6}
@@ -154,7 +154,8 @@ def examples(region: Region) -> Examples:
 
 def _copied(reads: Sequence[Any]) -> tuple[list[Any], GraphModule]:
     """What a region's inputs are made of, and a function from that to them: inputs with elements that the graph copies
-    from others of them, or knows, are made of what else is copied there; all others are themselves."""
+    from others of them, or knows, are made of what else is copied there; those that it computes of others alone are
+    computed; all others are themselves."""
     graph = torch.fx.Graph()
     env: dict[Any, Any] = {}
     given: list[Any] = []
@@ -166,8 +167,9 @@ def _copied(reads: Sequence[Any]) -> tuple[list[Any], GraphModule]:
             front += fresh
         copies = [node for node in front if _is_copied(node)]
         known = any(str(n.target) in CONSTANT or not env.keys().isdisjoint(n.all_input_nodes) for n in copies)
-        for node in sorted(front) if known else [read]:
-            if known and _is_copied(node):
+        computed = [] if known else _computed(read, env)
+        for node in sorted(computed or front) if known or computed else [read]:
+            if computed or (known and _is_copied(node)):
                 env[node] = graph.node_copy(node, env.__getitem__)
                 env[node].target = without_strides(node.target)
             else:
@@ -175,6 +177,18 @@ def _copied(reads: Sequence[Any]) -> tuple[list[Any], GraphModule]:
                 given.append(node)
     graph.output(tuple(env[node] for node in reads))
     return given, GraphModule({}, graph)
+
+
+def _computed(read: Any, known: Collection[Any]) -> list[Any]:
+    """The nodes that compute an input of known ones and of numbers; none where they read anything else."""
+    front, seen = [read], {read, *known}
+    for node in front:
+        if str(node.target) not in ROWS or not node.all_input_nodes:
+            return []
+        fresh = [n for n in node.all_input_nodes if n not in seen]
+        seen.update(fresh)
+        front += fresh
+    return front
 
 
 def _is_copied(node: Any) -> bool:

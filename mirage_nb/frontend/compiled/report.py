@@ -118,8 +118,8 @@ class GraphReport:
             self.entries.append(entry)
 
 
-LONGEST = 160
-"""Characters of what PyTorch says of code that it does not trace."""
+SAID, LONGEST = ("Explanation", "Hint"), 240
+"""What PyTorch says of code that it does not trace, and how many characters of it are shown."""
 COLUMNS = ("region", "how often", "operators", "bytes", "microseconds", "state")
 LEGEND = (
     "bytes and microseconds: each operator by itself -> the region as one; ≈ marks estimates of the cost model, "
@@ -220,8 +220,8 @@ def _untraced() -> Counter[str]:
     found: Counter[str] = Counter()
     for text, times in counters["unimplemented"].items():
         first, *more = text.splitlines()
-        why = next((line.partition("Explanation: ")[2] for line in more if "Explanation: " in line), "")
-        found[f"{first.strip()}: {why}".removesuffix(": ")[:LONGEST]] += times
+        said = (next((t.partition(f"{what}: ")[2] for t in more if f"{what}: " in t), "") for what in SAID)
+        found[": ".join(filter(None, (first.strip(), *said)))[:LONGEST]] += times
     return found
 
 

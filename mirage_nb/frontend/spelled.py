@@ -1,4 +1,5 @@
-"""Whole layers that PyTorch computes as one operator, spelled out: regions may begin and end inside of them.
+"""Whole layers that PyTorch computes as one operator, spelled out: regions may begin and end inside of them; and what
+its own decompositions get wrong.
 
 In: what Dynamo traced. Out: the same in place. Invariant: every value is what it was, up to rounding.
 """
@@ -17,8 +18,8 @@ PLACES = 1
 def spell_out(gm: torch.fx.GraphModule) -> None:
     """Do it wherever it can be done."""
     for node in gm.graph.nodes:
-        if node.op == "call_function" and node.target is torch._transformer_encoder_layer_fwd:
-            node.target = encoder_layer
+        if node.op == "call_function":
+            node.target = SPELLED.get(node.target, node.target)
     gm.recompile()
 
 
@@ -53,3 +54,27 @@ def encoder_layer(
         return x + fed(normed(x, gain2, bias2))
     x = normed(x + attended(x), gain, bias)
     return normed(x + fed(x), gain2, bias2)
+
+
+def multilabel_margin_loss(
+    x: Any, target: Any, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
+) -> Any:
+    """As `F.multilabel_margin_loss` has it; PyTorch's decomposition counts what stands behind the first -1, too."""
+    if size_average is not None or reduce is not None or x.dim() not in (1, 2):
+        return F.multilabel_margin_loss(x, target, size_average, reduce, reduction)
+    rows, labels = (one.reshape(-1, x.shape[-1]) for one in (x, target))
+    classes = x.shape[-1]
+    named = (labels >= 0).long().cumprod(1).bool()
+    places = torch.where(named, labels, 0)
+    others = ~((places[..., None] == torch.arange(classes, device=x.device)) & named[..., None]).any(1)
+    margins = (1 - rows.gather(1, places)[..., None] + rows[:, None]).clamp_min(0)
+    losses = torch.where(named[..., None] & others[:, None], margins, 0).sum((1, 2)) / classes
+    if reduction == "none":
+        return losses.reshape(x.shape[:-1])
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+SPELLED = {
+    torch._transformer_encoder_layer_fwd: encoder_layer,
+    F.multilabel_margin_loss: multilabel_margin_loss,
+}
