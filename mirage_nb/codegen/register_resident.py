@@ -17,26 +17,11 @@ from mirage_nb.codegen.reader import Reader, counted, loaded
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, BlockGraph, InIterAttrs, OpKind
 from mirage_nb.optimize.access import Scope, operand_leaf, part_leaf, spread_leaf
+from mirage_nb.tile import resident
 from mirage_nb.tile.index import Index, Multi, named, unravel
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.placing import parts
-from mirage_nb.tile.resident import (
-    Columns,
-    Depend,
-    Each,
-    Fold,
-    Forget,
-    Load,
-    ResidentProgram,
-    Running,
-    Save,
-    Statement,
-    Task,
-    Team,
-    flat,
-    result,
-    within,
-)
+from mirage_nb.tile.resident import ResidentProgram, flat, result, within
 from mirage_nb.tile.sharing import Extents, Vectors
 from mirage_nb.tile.sketch import FOLDS
 
@@ -47,7 +32,7 @@ class ResidentText:
     def __init__(self, out: Writer, scope: Scope, program: ResidentProgram) -> None:
         self.out, self.scope, self.program = out, scope, program
         self.layout, self.forms = program.layout, program.forms
-        self.wide = {s.value: s.width for s in flat(program.code) if isinstance(s, Load)}
+        self.wide = {s.value: s.width for s in flat(program.code) if isinstance(s, resident.Load)}
 
     def emit(self) -> None:
         """The statements."""
@@ -67,27 +52,27 @@ class ResidentText:
         else:
             out.line("const int place = thread;")
 
-    def _body(self, statements: tuple[Statement, ...], kept: Multi) -> None:
+    def _body(self, statements: tuple[resident.Statement, ...], kept: Multi) -> None:
         """kept: the index of the results that a thread is at."""
         for statement in statements:
             match statement:
-                case Depend():
+                case resident.Depend():
                     self.out.line("grid_dependency_wait();")
-                case Each(body):
+                case resident.Each(body):
                     with each(self.out, self.scope, Vectors(self.layout.kept, self.layout.width)) as mine:
                         self._body(body, mine)
-                case Task(body=body):
+                case resident.Task(body=body):
                     self.out.line(f"// {comment(self.scope.block, statement)}")
                     self._body(body, kept)
-                case Load():
+                case resident.Load():
                     self._load(statement, kept)
-                case Fold():
+                case resident.Fold():
                     self._fold(statement)
-                case Running():
+                case resident.Running():
                     self._run(statement)
-                case Forget(values):
+                case resident.Forget(values):
                     self.out.lines([f"forget(h{v});" for v in values])
-                case Save():
+                case resident.Save():
                     self._save(statement, kept)
                 case _:
                     assert_never(statement)
@@ -115,7 +100,7 @@ class ResidentText:
 
     # Operands
 
-    def _load(self, load: Load, kept: Multi) -> None:
+    def _load(self, load: resident.Load, kept: Multi) -> None:
         out, layout, value, width = self.out, self.layout, load.value, load.width
         attrs, type_, form = self.scope.ops[value].attrs, self.scope.block.types[value], self.forms[value]
         assert isinstance(attrs, InIterAttrs)
@@ -164,7 +149,7 @@ class ResidentText:
 
     # Reductions
 
-    def _fold(self, fold: Fold) -> None:
+    def _fold(self, fold: resident.Fold) -> None:
         out, layout, target = self.out, self.layout, fold.result
         forms = [self.forms[v] for v in fold.operands]
         width, results, largest = max(map(layout.vector, forms)), layout.vector(fold.form), fold.kind is AccumKind.MAX
@@ -186,39 +171,39 @@ class ResidentText:
                 out.line(f"{cell} = maximum({cell}, {found[0]});" if largest else f"{cell} += {found[0]};")
         kind = "max" if largest else "sum"
         match fold.combine:
-            case Team(1):
+            case resident.Team(1):
                 out.line(f"{target}[0] = warp_{kind}({target}[0]);")
-            case Team(warps):
+            case resident.Team(warps):
                 out.line(f"{target}[0] = team_{kind}<{warps}>({target}[0], {self._team(fold.combine, warps)});")
-            case Columns(vectors, sets):
+            case resident.Columns(vectors, sets):
                 shares = f"{vectors}, {sets}, {results}"
                 out.line(f"columns_{kind}<{shares}>({target}, {self._scratch(fold.combine)});")
 
-    def _run(self, run: Running) -> None:
+    def _run(self, run: resident.Running) -> None:
         layout, target = self.layout, run.result
         slots, width = layout.count(run.form), layout.vector(run.form)
         way = f"{str(run.backward).lower()}, {str(run.exclusive).lower()}"
         match run.combine:
-            case Team(warps):
+            case resident.Team(warps):
                 team = "nullptr, 0" if warps == 1 else self._team(run.combine, warps * slots)
                 self.out.line(f"run_rows<{warps}, {slots}, {width}, {way}>({target}, {team});")
-            case Columns(vectors, sets):
+            case resident.Columns(vectors, sets):
                 shares = f"{vectors}, {sets}, {slots}, {width}"
                 self.out.line(f"run_shared_columns<{shares}, {way}>({target}, {self._scratch(run.combine)});")
             case _:
                 self.out.line(f"run_columns<{slots}, {width}, {way}>({target});")
 
-    def _team(self, team: Team, floats: int) -> str:
+    def _team(self, team: resident.Team, floats: int) -> str:
         """The scratch and the barrier of a thread's team, each of which has so many floats."""
         at = named("row", self.layout.groups) * floats + team.scratch
         return f"scratch + {at.bare}, {f'{team.barrier} + row' if team.barrier else '0'}"
 
-    def _scratch(self, columns: Columns) -> str:
+    def _scratch(self, columns: resident.Columns) -> str:
         return "nullptr" if columns.sets == 1 else f"scratch + {columns.scratch}"
 
     # Results
 
-    def _save(self, save: Save, kept: Multi) -> None:
+    def _save(self, save: resident.Save, kept: Multi) -> None:
         found, output = parts(self.scope.block, self.scope.block.savers[save.output].inputs[0]), save.output
         group, type_ = [found[part] for part in save.parts], self.program.outputs[output]
         form, turns = self.forms[group[0].source], len(group)
@@ -231,7 +216,7 @@ class ResidentText:
                 store_vector(self.out, reader, results, leaf, type_.dtype)
 
 
-def comment(block: BlockGraph, task: Task) -> str:
+def comment(block: BlockGraph, task: resident.Task) -> str:
     """What a task computes or saves, in muGraph terms."""
     op, values = [*block.definitions()][task.op]
     operands = ", ".join(f"%{v}" for v in op.inputs)

@@ -15,28 +15,14 @@ from mirage_nb.ir import AccumKind, InIterAttrs, OpKind, RunningAttrs, TensorTyp
 from mirage_nb.optimize.access import Scope, part_leaf
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.register_resident import Resident
+from mirage_nb.tile import resident
 from mirage_nb.tile.boxes import read_once
 from mirage_nb.tile.index import named, unravel
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.placing import Part, alternate, parts
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import needed, partial_sets
-from mirage_nb.tile.resident import (
-    Access,
-    Columns,
-    Depend,
-    Each,
-    Fold,
-    Forget,
-    Load,
-    ResidentProgram,
-    Running,
-    Save,
-    Statement,
-    Task,
-    Team,
-    result,
-)
+from mirage_nb.tile.resident import ResidentProgram, result
 from mirage_nb.tile.sketch import FOLDS, sketch_of
 
 ONCE_BYTES = 2**20
@@ -73,17 +59,17 @@ class _Planner:
 
     # -- when
 
-    def _depend(self) -> Iterator[Statement]:
+    def _depend(self) -> Iterator[resident.Statement]:
         """A wait for the kernel in front, once."""
         if self.pending:
             self.pending = False
-            yield Depend()
+            yield resident.Depend()
 
-    def _alone(self) -> Iterator[Statement]:
+    def _alone(self) -> Iterator[resident.Statement]:
         yield from self._depend()
-        yield Each((*self._loads(self.inputs), *self._compute()))
+        yield resident.Each((*self._loads(self.inputs), *self._compute()))
 
-    def _shared(self) -> Iterator[Statement]:
+    def _shared(self) -> Iterator[resident.Statement]:
         """Everything is asked for before anything is used."""
         behind, late = self.resident.behind, {v for v, a in self.inputs.items() if a.arg in self.overlap.late}
         # Where blocks wait for nobody else, what the first reduction needs is asked for last: what stands behind
@@ -96,7 +82,7 @@ class _Planner:
         yield from self._loads(v for v in early if v in late)
         yield from self._compute()
 
-    def _compute(self) -> Iterator[Statement]:
+    def _compute(self) -> Iterator[resident.Statement]:
         """Results that wait for no reduction are on their way while rows are reduced."""
         waiting = self._waiting()
         early = [number for number, op in enumerate(self.block.savers) if waiting.isdisjoint(op.inputs)]
@@ -106,7 +92,7 @@ class _Planner:
             yield from self._forget()
         for index, op in enumerate(self.block.ops):
             if op.kind in FOLDS:
-                yield Task(index, tuple(self._reduce(index)))
+                yield resident.Task(index, tuple(self._reduce(index)))
         yield from self._depend()
         yield from self._loads(v for v in self.inputs if v in self.resident.behind)
         yield from (self._save(number) for number in range(len(self.block.savers)) if number not in early)
@@ -121,20 +107,20 @@ class _Planner:
 
     # -- loads
 
-    def _loads(self, values: Iterable[int]) -> Iterator[Statement]:
+    def _loads(self, values: Iterable[int]) -> Iterator[resident.Statement]:
         for value in values:
             form = self.forms[value]
             width = max(self.layout.vector(form), self.layout.run(form))
-            yield Load(value, width, self._access(self.inputs[value]))
+            yield resident.Load(value, width, self._access(self.inputs[value]))
 
-    def _access(self, attrs: InIterAttrs) -> Access:
+    def _access(self, attrs: InIterAttrs) -> resident.Access:
         """Past L1, and first to go from L2, where nobody reads it again and there is little of it, or little is written
         beside it."""
         reduced = bool(self.layout.dims)
         if self._is_once(attrs) and (self._once_bytes <= ONCE_BYTES or (reduced and self._gathers)):
-            return Access.ONCE
+            return resident.Access.ONCE
         ordered = self.resident.together and not self.resident.behind  # else compilers find room for what is behind
-        return Access.NOW if ordered and reduced else Access.LOAD
+        return resident.Access.NOW if ordered and reduced else resident.Access.LOAD
 
     def _is_once(self, attrs: InIterAttrs) -> bool:
         return read_once(self.block, attrs) and attrs.arg not in self.overlap.again
@@ -152,27 +138,27 @@ class _Planner:
 
     # -- reductions
 
-    def _reduce(self, index: int) -> Iterator[Statement]:
+    def _reduce(self, index: int) -> Iterator[resident.Statement]:
         op, value, layout = self.block.ops[index], self.scope.first[index], self.layout
         name, form = result(value), self.forms[value]
         if isinstance(op.attrs, RunningAttrs):
-            yield Fold(name, form, AccumKind.SUM, op.inputs, None)
+            yield resident.Fold(name, form, AccumKind.SUM, op.inputs, None)
             stretches = layout.slots if layout.rows else 1
-            yield Running(name, form, op.attrs.backward, op.attrs.exclusive, self._combine(stretches))
+            yield resident.Running(name, form, op.attrs.backward, op.attrs.exclusive, self._combine(stretches))
         elif op.kind is OpKind.RESCALED_SUM:
             shift = op.inputs[1]
             if shift not in self.tops:
                 self.tops.add(shift)
                 left = layout.reduced(self.forms[shift])
-                yield Fold(f"top{shift}", left, AccumKind.MAX, (shift,), self._combine())
+                yield resident.Fold(f"top{shift}", left, AccumKind.MAX, (shift,), self._combine())
                 yield from self._forget()
-            yield Fold(name, form, AccumKind.RESCALE, op.inputs, self._combine(), f"top{shift}")
+            yield resident.Fold(name, form, AccumKind.RESCALE, op.inputs, self._combine(), f"top{shift}")
         else:
             kind = AccumKind.MAX if op.kind is OpKind.MAX else AccumKind.SUM
-            yield Fold(name, form, kind, op.inputs, self._combine())
+            yield resident.Fold(name, form, kind, op.inputs, self._combine())
         yield from self._forget()
 
-    def _combine(self, stretches: int = 1) -> Team | Columns | None:
+    def _combine(self, stretches: int = 1) -> resident.Combine:
         """How threads combine what they have of a row, or of stretches of it, or of columns."""
         layout, scratch = self.layout, self.scratch
         if not layout.shared:
@@ -180,30 +166,30 @@ class _Planner:
         if not layout.rows:
             sets = int(partial_sets(layout.vectors, layout.lanes))
             self.scratch += sets * layout.vectors * layout.width if sets > 1 else 0
-            return Columns(layout.vectors, sets, scratch)
+            return resident.Columns(layout.vectors, sets, scratch)
         warps = layout.lanes // LANES
         self.scratch += layout.warps * stretches if warps > 1 else 0
-        return Team(warps, scratch, 1 if warps > 1 and layout.groups > 1 else 0)
+        return resident.Team(warps, scratch, 1 if warps > 1 and layout.groups > 1 else 0)
 
-    def _forget(self) -> Iterator[Statement]:
+    def _forget(self) -> Iterator[resident.Statement]:
         """Nothing that is computed of long inputs stays in registers, if there are none for it."""
         if self.resident.computed_anew:
             early = (v for v in self.inputs if v not in self.resident.behind)
             forms = {v: self.forms[v] for v in early}
             if long := tuple(v for v, f in forms.items() if self.layout.long(f) and self.layout.vector(f) > 1):
-                yield Forget(long)
+                yield resident.Forget(long)
 
     # -- results
 
-    def _save(self, number: int) -> Task:
+    def _save(self, number: int) -> resident.Task:
         """Parts whose elements take turns where they are saved go there together."""
         found = parts(self.block, self.block.savers[number].inputs[0])
         groups = [(*range(len(found)),)] if self._take_turns(number, found) else [(part,) for part in range(len(found))]
         forms = [self.forms[found[group[0]].source] for group in groups]
         firsts = [self.layout.shared and not self.layout.long(form) for form in forms]
-        body = (Save(number, group, first) for group, first in zip(groups, firsts, strict=True))
+        body = (resident.Save(number, group, first) for group, first in zip(groups, firsts, strict=True))
         savers = [index for index, op in enumerate(self.block.ops) if op.kind is OpKind.OUT_SAVER]
-        return Task(savers[number], tuple(body))
+        return resident.Task(savers[number], tuple(body))
 
     def _take_turns(self, number: int, found: list[Part]) -> bool:
         layout, form = self.layout, self.forms[found[0].source]

@@ -219,6 +219,10 @@ class Columns:
     scratch: int = 0
 
 
+Combine: TypeAlias = Team | Columns | None
+"""How threads make their parts of a result one; not at all where each has all of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fold:
     """What a thread has of a value becomes registers that lie as `form` in the tile; then threads combine theirs. Of a
@@ -228,7 +232,7 @@ class Fold:
     form: Extents
     kind: AccumKind
     operands: Extents
-    combine: Team | Columns | None
+    combine: Combine
     top: str = ""
 
 
@@ -240,7 +244,7 @@ class Running:
     form: Extents
     backward: bool
     exclusive: bool
-    combine: Team | Columns | None
+    combine: Combine
 
 
 @dataclass(frozen=True, slots=True)

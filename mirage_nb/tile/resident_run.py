@@ -19,27 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.ir import AccumKind, DimAttrs, InIterAttrs, OpKind, RunningAttrs
-from mirage_nb.tile.machine import Machine
+from mirage_nb.tile import resident
+from mirage_nb.tile.machine import NOTHING, Machine
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.placing import parts
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import PLACING
-from mirage_nb.tile.resident import (
-    Columns,
-    Depend,
-    Each,
-    Fold,
-    Forget,
-    Load,
-    RegisterLayout,
-    ResidentProgram,
-    Running,
-    Save,
-    Statement,
-    Task,
-    Team,
-    result,
-)
+from mirage_nb.tile.resident import RegisterLayout, ResidentProgram, result
 from mirage_nb.tile.sharing import Extents
 from mirage_nb.tile.sketch import FOLDS
 
@@ -127,33 +113,33 @@ class Run(Machine[ResidentProgram]):
 
     # -- statements
 
-    def _body(self, statements: tuple[Statement, ...]) -> None:
+    def _body(self, statements: tuple[resident.Statement, ...]) -> None:
         for statement in statements:
             self.now, self.step = statement, self.step + 1
             self.memo.clear()
-            if not (isinstance(statement, Depend | Each) or self.walking or self.layout.shared):
-                self.wrong("a thread has several vectors of results")
             match statement:
-                case Depend():
+                case resident.Depend():
                     self.waited = True
-                case Each(body):
+                case resident.Each(body):
                     if self.walking or self.layout.shared:
-                        self.wrong("threads share their results")
+                        self.wrong("a thread is at all its results already")
                     self.walking = True
                     self._body(body)
                     self.walking = False
-                case Task(body=body):
+                case _ if not (self.walking or self.layout.shared):
+                    self.wrong("a thread has several vectors of results")
+                case resident.Task(body=body):
                     self._body(body)
-                case Load(value):
+                case resident.Load(value):
                     self._load(value)
-                case Fold():
+                case resident.Fold():
                     self._fold(statement)
-                case Running():
+                case resident.Running():
                     self._run(statement)
-                case Forget(values):
+                case resident.Forget(values):
                     if missing := {*values} - self.registers.keys():
                         self.wrong(f"{sorted(missing)} are in no registers")
-                case Save():
+                case resident.Save():
                     self._save(statement)
 
     def _fill(self, name: int | str, held: Any) -> None:
@@ -177,6 +163,8 @@ class Run(Machine[ResidentProgram]):
 
     def _tile(self, value: int) -> Any:
         """What threads hold of an operand."""
+        if self.algebra is NOTHING:
+            return None
         at = owned(self.layout, self.forms[value]).at
         return self.algebra.view(self.tiles(value, 0), lambda array: self._flat(array, self.batch)[..., at])
 
@@ -203,7 +191,7 @@ class Run(Machine[ResidentProgram]):
 
     # -- reductions
 
-    def _fold(self, fold: Fold) -> None:
+    def _fold(self, fold: resident.Fold) -> None:
         held, *shift = [self.value(v) for v in fold.operands]
         form = np.broadcast_shapes(*(self.forms[v] for v in fold.operands))
         if fold.kind is AccumKind.RESCALE:
@@ -214,8 +202,10 @@ class Run(Machine[ResidentProgram]):
             held = self._folded(held, form, left, kind, fold.combine)
         self._fill(fold.result, held)
 
-    def _folded(self, held: Any, form: Extents, left: Extents, kind: OpKind, combine: Team | Columns | None) -> Any:
+    def _folded(self, held: Any, form: Extents, left: Extents, kind: OpKind, combine: resident.Combine) -> Any:
         """What is left of registers, with every thread."""
+        if self.algebra is NOTHING:
+            return None
         spans, width = (self.layout.spans(form), self.layout.spans(left)), self.layout.vector(left)
         gone = [axis + 2 for axis, (whole, part) in enumerate(zip(*spans, strict=True)) if whole > part]
         if combine is None and not gone and width == self.layout.vector(form):
@@ -229,12 +219,14 @@ class Run(Machine[ResidentProgram]):
         at = every.reshape(members.size, *spans[1], -1)
         return self.algebra.view(made, lambda array: self._flat(array, self.batch)[..., at])
 
-    def _run(self, run: Running) -> None:
+    def _run(self, run: resident.Running) -> None:
         held = self._held(run.result, run.result)
         if run.result in self.ran:
             self.wrong(f"{run.result} are running sums already")
         self.ran.add(run.result)
-        rows = isinstance(run.combine, Team)
+        if self.algebra is NOTHING:
+            return
+        rows = isinstance(run.combine, resident.Team)
         taken = self._taken(run.form, run.combine, [2, 1, -1] if rows else [1, 2])
         attrs = RunningAttrs(taken.ndim - 1, run.backward, run.exclusive)
         made = self.apply(OpKind.RUNNING_SUM, [self._picked(held, run.form, taken)], attrs)
@@ -242,20 +234,20 @@ class Run(Machine[ResidentProgram]):
         at.reshape(-1)[taken] = np.arange(taken.size).reshape(taken.shape)
         self.registers[run.result] = self.algebra.view(made, lambda array: self._flat(array, self.batch)[..., at])
 
-    def _members(self, combine: Team | Columns | None) -> Indices:
+    def _members(self, combine: resident.Combine) -> Indices:
         """The threads that combine what they have, in order: [group, member]."""
         found = np.arange(self.layout.threads if self.layout.shared else self.layout.vectors)
         match combine:
-            case Team(warps):
+            case resident.Team(warps):
                 return found.reshape(-1, LANES * warps)
-            case Columns(vectors, sets):
+            case resident.Columns(vectors, sets):
                 each = vectors if LANES % vectors else LANES
                 if sets == 1:
                     return found.reshape(-1, each // vectors, vectors).swapaxes(1, 2).reshape(-1, each // vectors)
                 return found.reshape(sets * each // vectors, vectors).T
         return found[:, None]
 
-    def _taken(self, form: Extents, combine: Team | Columns | None, along: list[int]) -> Indices:
+    def _taken(self, form: Extents, combine: resident.Combine, along: list[int]) -> Indices:
         """Which registers are taken together, in order: those of the axes `along` of [group, member, vectors along each
         reduced axis, element of a vector]. Raises ValueError where not all groups have as many."""
         members, mine = self._members(combine), owned(self.layout, form)
@@ -279,7 +271,7 @@ class Run(Machine[ResidentProgram]):
 
     # -- results
 
-    def _save(self, save: Save) -> None:
+    def _save(self, save: resident.Save) -> None:
         found = parts(self.block, self.block.savers[save.output].inputs[0])
         if self.program.behind and not self.waited:
             self.wrong(f"output {save.output} is saved before the kernel in front has ended")
@@ -287,12 +279,12 @@ class Run(Machine[ResidentProgram]):
             source, shape = found[number].source, found[number].shape
             held, mine = self.value(source), owned(self.layout, self.forms[source])
             who = mine.inside & mine.first.reshape(-1, *(1,) * (mine.at.ndim - 1)) if save.first else mine.inside
-            taken, at = np.flatnonzero(who), mine.at[who]
-            order = np.argsort(at, kind="stable")
-            if number in self.saved[save.output] or not np.array_equal(at[order], np.arange(math.prod(shape))):
+            taken, at = np.full(math.prod(shape), -1), mine.at[who]
+            taken[at] = np.flatnonzero(who)
+            if number in self.saved[save.output] or at.size != taken.size or (taken < 0).any():
                 self.wrong(f"elements of %{source} are saved twice, or never")
                 continue
-            tile = self._picked(held, self.forms[source], taken[order])
+            tile = self._picked(held, self.forms[source], taken)
             shaped = partial(_shaped, shape=shape)
             self.saved[save.output][number] = self.algebra.view(tile, shaped)
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from mirage_nb.ir import InIterAttrs, Op, OpKind, RunningAttrs, ThreadGraph
+from mirage_nb.ir import AccumKind, InIterAttrs, Op, OpKind, RunningAttrs, ThreadGraph
 from mirage_nb.targets import Target
+from mirage_nb.tile import resident
 from mirage_nb.tile.boxes import read_once
 from mirage_nb.tile.lines import line_of
 from mirage_nb.tile.placement import Place
@@ -31,20 +33,7 @@ from mirage_nb.tile.register_resident import (
     WIDTHS,
     partial_sets,
 )
-from mirage_nb.tile.resident import (
-    Access,
-    Columns,
-    Fold,
-    Load,
-    ResidentProgram,
-    Running,
-    Save,
-    Statement,
-    Task,
-    Team,
-    flat,
-    result,
-)
+from mirage_nb.tile.resident import ResidentProgram, flat, result
 from mirage_nb.tile.resident_run import Run
 from mirage_nb.tile.rules import RESERVED_BYTES
 from mirage_nb.tile.sharing import SUM_BYTES, Extents
@@ -142,25 +131,25 @@ class _Validator:
     def _literal(self, value: int) -> bool:
         return self.program.places[value] is Place.LITERAL
 
-    def _each(self, body: tuple[Statement, ...], task: Op | None) -> Iterator[str]:
+    def _each(self, body: tuple[resident.Statement, ...], task: Op | None) -> Iterator[str]:
         """What is wrong with each statement."""
         for statement in body:
             match statement:
-                case Task(op):
+                case resident.Task(op):
                     yield from self._each(statement.body, self.block.ops[op])
                     continue
-                case Load():
+                case resident.Load():
                     wrong = self._load(statement)
-                case Fold() | Running():
+                case resident.Fold() | resident.Running():
                     wrong = self._fold(statement, task)
-                case Save():
+                case resident.Save():
                     wrong = self._save(statement, task)
                 case _:
                     yield from self._each(getattr(statement, "body", ()), task)
                     continue
             yield from (f"{line_of(statement)}: {what}" for what in wrong)
 
-    def _load(self, load: Load) -> Iterator[str]:
+    def _load(self, load: resident.Load) -> Iterator[str]:
         layout, form, attrs = self.layout, self.forms[load.value], self.made[load.value].attrs
         if not isinstance(attrs, InIterAttrs) or self._literal(load.value):
             yield f"%{load.value} is no operand"
@@ -168,58 +157,48 @@ class _Validator:
         nbytes = load.width * self.block.types[load.value].dtype.size
         if load.width != max(layout.vector(form), layout.run(form)) or nbytes > 2 * VECTOR_BYTES:
             yield f"vectors of {load.width} do not fit"
-        if load.access is Access.ONCE and not read_once(self.block, attrs):
+        if load.access is resident.Access.ONCE and not read_once(self.block, attrs):
             yield f"%{load.value} is read again"
 
-    def _fold(self, fold: Fold | Running, task: Op | None) -> Iterator[str]:
-        """Whether what is folded is what the operator of its task does, or the largest of its shifts."""
-        value, layout = self.results.get(fold.result), self.layout
-        op = None if value is None else self.made[value]
-        running = op is not None and op.kind is OpKind.RUNNING_SUM
-        if isinstance(fold, Running):
-            if value is None or op is None or op.attrs != RunningAttrs(_dim(op), fold.backward, fold.exclusive):
-                yield f"{fold.result} is no such running sum"
-            elif fold.form != self.forms[value]:
-                yield f"{fold.result} lies otherwise"
-        elif value is None or op is None:
-            (shift,) = fold.operands
-            if task is None or task.kind is not OpKind.RESCALED_SUM or task.inputs[1] != shift:
-                yield f"%{shift} is no shift"
-            elif (fold.result, fold.kind, fold.top) != (f"top{shift}", KINDS[OpKind.MAX], ""):
-                yield f"{fold.result} is no maximum"
-            elif fold.form != layout.reduced(self.forms[shift]):
-                yield f"{fold.result} lies otherwise"
-        else:
-            kind = KINDS.get(op.kind, KINDS[OpKind.SUM])
-            top = f"top{op.inputs[-1]}" if op.kind is OpKind.RESCALED_SUM else ""
-            if (fold.operands, fold.kind, fold.top, fold.form) != (op.inputs, kind, top, self.forms[value]):
-                yield f"{fold.result} is another fold"
-        if op is not None and op is not task:
+    def _fold(self, fold: resident.Fold | resident.Running, task: Op | None) -> Iterator[str]:
+        """Whether it is a part of its task."""
+        if task is None or replace(fold, combine=None) not in self._folds(task):
             yield "it is no part of this task"
-        if running and isinstance(fold, Fold):
-            if fold.combine is not None:
-                yield "sums run before they are combined"
-            return
-        yield from self._combined(fold.combine)
+        elif isinstance(fold, resident.Running) or task.kind is not OpKind.RUNNING_SUM:
+            yield from self._combined(fold.combine)
+        elif fold.combine is not None:
+            yield "sums run before they are combined"
 
-    def _combined(self, combine: Team | Columns | None) -> Iterator[str]:
+    def _folds(self, op: Op) -> Iterator[resident.Statement]:
+        """What a reduction comes to, whoever combines it."""
+        for name in (name for name, value in self.results.items() if self.made[value] is op):
+            form, top = self.forms[self.results[name]], ""
+            if isinstance(op.attrs, RunningAttrs):
+                yield resident.Running(name, form, op.attrs.backward, op.attrs.exclusive, None)
+            if op.kind is OpKind.RESCALED_SUM:
+                shift = op.inputs[1]
+                top, left = f"top{shift}", self.layout.reduced(self.forms[shift])
+                yield resident.Fold(top, left, AccumKind.MAX, (shift,), None)
+            yield resident.Fold(name, form, KINDS.get(op.kind, AccumKind.SUM), op.inputs, None, top)
+
+    def _combined(self, combine: resident.Combine) -> Iterator[str]:
         """Whether the threads that share a result combine what they have."""
         layout = self.layout
         match combine:
-            case Team(warps, _, barrier):
+            case resident.Team(warps, _, barrier):
                 if not layout.rows or LANES * warps != layout.lanes:
                     yield f"{layout.lanes} threads share a row"
                 named = range(1, BARRIERS + 1 - layout.groups) if warps > 1 and layout.groups > 1 else (0,)
                 if barrier not in named:
                     yield f"{layout.groups} teams have no such barriers"
-            case Columns(vectors, sets):
+            case resident.Columns(vectors, sets):
                 wanted = layout.vectors, int(partial_sets(layout.vectors, layout.lanes))
                 if not layout.shared or layout.rows or (vectors, sets) != wanted:
                     yield f"{layout.lanes} threads share each of {layout.vectors} vectors of columns"
             case None if layout.shared:
                 yield "threads do not combine what they have"
 
-    def _save(self, save: Save, task: Op | None) -> Iterator[str]:
+    def _save(self, save: resident.Save, task: Op | None) -> Iterator[str]:
         if not 0 <= save.output < len(self.block.savers) or self.block.savers[save.output] is not task:
             yield f"there is no output {save.output}, or it is of another task"
             return
@@ -238,15 +217,20 @@ class _Validator:
         """Whether folds have scratch of their own."""
         layout, taken = self.layout, []
         for statement in flat(self.program.code):
-            match getattr(statement, "combine", None):
-                case Team(warps, first) if warps > 1 and isinstance(statement, Fold | Running):
-                    floats = layout.warps * (layout.slots if isinstance(statement, Running) else 1)
-                    if first % math.gcd(warps, VECTOR_BYTES // SUM_BYTES):
-                        yield f"{line_of(statement)}: its scratch begins anywhere"
-                case Columns(vectors, sets, first) if sets > 1 and isinstance(statement, Fold | Running):
-                    floats = sets * vectors * layout.width
+            match statement:
+                case resident.Fold(combine=resident.Team(warps, first)) if warps > 1:
+                    floats = layout.warps
+                case resident.Running(combine=resident.Team(warps, first)) if warps > 1:
+                    floats = layout.warps * layout.slots
+                case (
+                    resident.Fold(combine=resident.Columns(vectors, sets, first))
+                    | resident.Running(combine=resident.Columns(vectors, sets, first))
+                ) if sets > 1:
+                    floats, warps = sets * vectors * layout.width, 1
                 case _:
                     continue
+            if first % math.gcd(warps, VECTOR_BYTES // SUM_BYTES):
+                yield f"{line_of(statement)}: its scratch begins anywhere"
             taken.append((first, first + floats))
         ends = [0, *(end for _, end in sorted(taken))]
         if any(first < end for (first, _), end in zip(sorted(taken), ends, strict=False)):

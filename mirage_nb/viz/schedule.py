@@ -48,7 +48,7 @@ def schedule_html(number: int, plan: BlockPlan, program: Program | StagedProgram
         return roles_html(program)
     if isinstance(program, ResidentProgram):
         held = f"<p class='mir-none'>threads keep their elements in registers: {escape(line_of(program.layout))}</p>"
-        return held + _table(_resident_rows(number, program.block, program.code))
+        return held + _table(_resident_rows(number, program, program.code))
     steps = (plan.staged or Staged()).steps
     rows = [*_rows(number, program, steps, program.code)]
     if program.loader:
@@ -68,18 +68,19 @@ def _table(rows: Iterable[str]) -> str:
     )
 
 
-def _resident_rows(number: int, block: BlockGraph, body: Sequence[resident.Statement]) -> Iterator[str]:
+def _resident_rows(number: int, program: ResidentProgram, body: Sequence[resident.Statement]) -> Iterator[str]:
     """A row for every statement; those of a reduction, or of a saver, share one."""
-    first = [values[0] if values else -1 for _, values in block.definitions()]
+    first = [values[0] if values else -1 for _, values in program.block.definitions()]
+    tasks = [statement for statement in resident.flat(program.code) if isinstance(statement, resident.Task)]
     for statement in body:
         match statement:
             case resident.Each(body=inside):
                 yield _head("for each of a thread's vectors of results")
-                yield from _resident_rows(number, block, inside)
+                yield from _resident_rows(number, program, inside)
             case resident.Task(op, inside):
-                computes = escape(register_resident.comment(block, statement))
-                lines = [line_of(inner) for inner in inside]
-                yield _row(f"<td>{op}</td><td><code>{computes}</code></td>", lines, [f"{number}.{op}"])
+                computes = escape(register_resident.comment(program.block, statement))
+                what = f"<td>{tasks.index(statement)}</td><td><code>{computes}</code></td>"
+                yield _row(what, [line_of(inner) for inner in inside], [f"{number}.{op}"])
             case resident.Load(value):
                 yield _row("<td></td><td></td>", [line_of(statement)], [f"{number}.{first.index(value)}"])
             case _:
