@@ -6,8 +6,8 @@ inverse is computed once for every value (paper section 5).
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
+from functools import partial
 
 from mirage_nb.ir import OpKind
 from mirage_nb.search.saturation.fields import Array, P, Q, inverse, inverse_or_zero
@@ -17,14 +17,12 @@ Elements = tuple[Array, Array | None, bool]
 """Residues modulo P, residues modulo Q (None: after an exponential), whether an exponential was taken."""
 
 
-def _each(operation: Callable[[Array, Array], Array]) -> Callable[[Value, Value], Elements]:
-    """An operation that every field has."""
-
-    def made(a: Value, b: Value) -> Elements:
-        q = None if a.q is None or b.q is None else operation(a.q, b.q) % Q
-        return operation(a.p, b.p) % P, q, a.has_exp or b.has_exp
-
-    return made
+def modulo_both(operation: Callable[..., Array], *values: Value) -> Elements:
+    """An operation that every field has, which takes arrays and the prime: modulo Q, too, where all of them are known
+    there."""
+    q = [value.q for value in values if value.q is not None]
+    of_q = operation(*q, Q) if len(q) == len(values) else None
+    return operation(*(value.p for value in values), P), of_q, any(value.has_exp for value in values)
 
 
 def _div(a: Value, b: Value) -> Elements | None:
@@ -41,8 +39,8 @@ def _div(a: Value, b: Value) -> Elements | None:
 
 
 ARITHMETIC: dict[OpKind, Callable[[Value, Value], Elements | None]] = {
-    OpKind.ADD: _each(operator.add),
-    OpKind.SUB: _each(operator.sub),
-    OpKind.MUL: _each(operator.mul),
+    OpKind.ADD: partial(modulo_both, lambda x, y, prime: (x + y) % prime),
+    OpKind.SUB: partial(modulo_both, lambda x, y, prime: (x - y) % prime),
+    OpKind.MUL: partial(modulo_both, lambda x, y, prime: x * y % prime),
     OpKind.DIV: _div,
 }

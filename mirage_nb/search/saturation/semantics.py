@@ -14,7 +14,7 @@ from mirage_nb.algebra import AlgebraOptions, algebra_for, oracle_for
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import COMPARISONS, OPS, AccumKind, ConstAttrs, OpKind, Trait
 from mirage_nb.search.axes import Join, Prepared
-from mirage_nb.search.saturation.arithmetic import ARITHMETIC, Elements
+from mirage_nb.search.saturation.arithmetic import ARITHMETIC, Elements, modulo_both
 from mirage_nb.search.saturation.fields import Array, Field, P, Q, fingerprint, inverse, root
 from mirage_nb.search.saturation.values import DATA, PARTS, POST, TILE, Node, Operator, Shift, Type, Value
 
@@ -287,15 +287,11 @@ class Semantics:
             return self._concatenated(operator, args)
         dims = self.array_dims(operator.axis, mask)
         if kind is OpKind.MATMUL:
-            b = args[1]
-            p = (a.p * b.p % P).sum(axis=dims, keepdims=True) % P
-            if a.q is None or b.q is None:
-                return p, None, a.has_exp or b.has_exp
-            return p, (a.q * b.q % Q).sum(axis=dims, keepdims=True) % Q, False
+            p, q, has_exp = modulo_both(lambda x, y, m: (x * y % m).sum(axis=dims, keepdims=True) % m, *args)
+            return p, q, has_exp and q is None
         accum = operator.accum
         if kind is OpKind.SUM or accum is AccumKind.SUM:
-            q = None if a.q is None else a.q.sum(axis=dims, keepdims=True) % Q
-            return a.p.sum(axis=dims, keepdims=True) % P, q, a.has_exp
+            return modulo_both(lambda x, prime: x.sum(axis=dims, keepdims=True) % prime, a)
         if kind is OpKind.MAX or accum is AccumKind.MAX:
             return (*self._peak_elements(a, dims), a.has_exp)
         if kind is OpKind.RESCALED_SUM or accum is AccumKind.RESCALE:
@@ -315,21 +311,19 @@ class Semantics:
     def _concatenated(self, operator: Operator, args: list[Value]) -> Elements:
         join = self.prepared.join(operator.axis)
         (along,) = self.array_dims(join.whole, TILE)
-        moved: list[tuple[Array, Array | None]] = []
-        for axis, value in zip((join.first, join.second), args, strict=True):
-            (own,) = (along,) if axis is None else self.array_dims(axis, TILE)
-            q = None if value.q is None else value.q.swapaxes(own, along)
-            moved.append((value.p.swapaxes(own, along), q))
-        (p, q), (other_p, other_q) = moved
-        joined_q = None if q is None or other_q is None else np.concatenate([q, other_q], axis=along)
-        return np.concatenate([p, other_p], axis=along), joined_q, any(arg.has_exp for arg in args)
+        own = [along if axis is None else self.array_dims(axis, TILE)[0] for axis in (join.first, join.second)]
+
+        def joined(x: Array, y: Array, _: int) -> Array:
+            return np.concatenate([x.swapaxes(own[0], along), y.swapaxes(own[1], along)], axis=along)
+
+        return modulo_both(joined, *args)
 
     def _unary(self, operator: Operator, a: Value) -> Elements | None:
         match operator.kind:
             case OpKind.SQR:
-                return a.p * a.p % P, None if a.q is None else a.q * a.q % Q, a.has_exp
+                return modulo_both(lambda x, prime: x * x % prime, a)
             case OpKind.SQRT:
-                return root(a.p, P), None if a.q is None else root(a.q, Q), a.has_exp
+                return modulo_both(root, a)
             case OpKind.EXP if a.q is not None:
                 return self.field.exp(a.q), None, True
             case OpKind.SILU | OpKind.SIGMOID if a.q is not None:
