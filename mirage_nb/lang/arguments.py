@@ -85,6 +85,14 @@ class Arguments:
     def foreign(self, node: ast.expr) -> MirageError:
         """The error for an expression that Python has and programs have not."""
 
+    @abstractmethod
+    def family(self, node: ast.expr) -> str | None:
+        """Of which library an expression is a module, if it is one."""
+
+    @abstractmethod
+    def settled(self, node: ast.expr, function: Callable[..., Any], *arguments: object) -> Any:
+        """What a function of the reader says, its mistakes told at the node."""
+
     def integer(self, node: ast.expr, what: str) -> int:
         """An integer constant; `what` names its role in the error."""
         return self._integer(self.term(node), node, what)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import ast
 from abc import abstractmethod
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from mirage_nb.errors import ProgramSizeError, ProgramSyntaxError
 from mirage_nb.lang import sequences
@@ -34,16 +33,8 @@ class Loops(Arguments):
     _ahead: dict[ast.expr, Result]
 
     @abstractmethod
-    def family(self, node: ast.expr) -> str | None:
-        """Of which library an expression is a module, if it is one."""
-
-    @abstractmethod
     def truth(self, node: ast.expr) -> bool:
         """Whether a condition holds that is known while the program is read."""
-
-    @abstractmethod
-    def settled(self, node: ast.expr, function: Callable[..., Any], *arguments: object) -> Any:
-        """What a function of the reader says, its mistakes told at the node."""
 
     def sequence(self, node: ast.expr, found: Iterable[Result]) -> tuple[Result, ...]:
         made: tuple[Result, ...] = self.settled(node, sequences.sequence, found)

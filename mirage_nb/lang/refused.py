@@ -6,7 +6,6 @@ In: a syntax node. Out: an error, with its place and what to write instead.
 from __future__ import annotations
 
 import ast
-from abc import abstractmethod
 
 from mirage_nb.errors import MirageError, ProgramSyntaxError
 from mirage_nb.ir.dtypes import DTYPE_NAMES
@@ -18,10 +17,6 @@ from mirage_nb.lang.names import CONSTANTS, WHOLE
 
 class Refused(Arguments):
     """Refuses expressions."""
-
-    @abstractmethod
-    def family(self, node: ast.expr) -> str | None:
-        """Of which library an expression is a module, if it is one."""
 
     def foreign(self, node: ast.expr) -> MirageError:
         """The error for an expression that Python has and programs have not."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ast
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.lang import sequences
@@ -33,14 +32,6 @@ class Subscripts(Arguments):
     """Reads indices."""
 
     _ahead: dict[ast.expr, Result]
-
-    @abstractmethod
-    def settled(self, node: ast.expr, function: Callable[..., Any], *arguments: object) -> Any:
-        """What a function of the reader says, its mistakes told at the node."""
-
-    @abstractmethod
-    def family(self, node: ast.expr) -> str | None:
-        """Of which library an expression is a module, if it is one."""
 
     @abstractmethod
     def combined(self, node: ast.expr, op: ast.operator, left: Result, right: Result) -> Result:
