@@ -24,10 +24,10 @@ PAGE_MS = 90_000
 HEIGHT = 1100
 
 SETUP = """\
-import mirage_magics, mirage_nb
-from tests.browser.fake_session import FakeSession
+import mirage_nb
+from tests.browser.fake_session import FakeSession, begin
+begin(get_ipython())
 mirage_nb.superoptimize = lambda program, **options: FakeSession({seconds}, options["name"])
-mirage_magics.load_ipython_extension(get_ipython())
 """
 CELL = """\
 %%mirage fused
@@ -58,6 +58,7 @@ theme, may take that away from what was opened since, and what is then executed 
 READY = f"{CURRENT} && document.querySelector('#jp-main-statusbar').innerText.includes('| Idle')"
 RUN = f"{CURRENT} && (void window.jupyterapp.commands.execute('notebook:run-cell'), true)"
 POLL_MS = 100
+OPENED = "[...window.jupyterapp.shell.widgets('main')][0]"
 
 
 class Server:
@@ -229,7 +230,7 @@ class Notebook:
 
 
 class Lab:
-    """One page of JupyterLab for all tests: loading it takes longer than most of them."""
+    """One page of JupyterLab and one kernel for all tests: loading these takes longer than most of them."""
 
     def __init__(self, server: Server, chromium: Any) -> None:
         self.server, self.complaints = server, list[str]()
@@ -238,6 +239,7 @@ class Lab:
         listen(self.page, self.complaints)
         self.page.goto(server.notebook("empty"))
         Notebook(self.page)
+        self.kernel = self.page.evaluate(f"{OPENED}.context.sessionContext.session.kernel.id")
         self.close()
 
     def open(self, path: str, width: int, dark: bool) -> Any:
@@ -245,20 +247,18 @@ class Lab:
         self.page.set_viewport_size({"width": width, "height": HEIGHT})
         self.page.emulate_media(color_scheme="dark" if dark else "light")
         self._execute("apputils:change-theme", {"theme": f"JupyterLab {'Dark' if dark else 'Light'}"})
-        self._execute("docmanager:open", {"path": path})
+        self._execute("docmanager:open", {"path": path, "kernel": {"id": self.kernel}})
         return self.page
 
     def close(self) -> None:
-        """Close what is open, and end its kernel."""
+        """Close what is open."""
         self.page.evaluate("""async () => {
-          const app = window.jupyterapp;
-          const open = [...app.shell.widgets('main')];
+          const open = [...window.jupyterapp.shell.widgets('main')];
           for (const widget of open) await widget.context?.save();
           for (const widget of open) widget.dispose();
-          await app.serviceManager.sessions.shutdownAll();
         }""")
 
-    def _execute(self, command: str, arguments: dict[str, str]) -> None:
+    def _execute(self, command: str, arguments: dict[str, Any]) -> None:
         self.page.evaluate("([c, a]) => window.jupyterapp.commands.execute(c, a).then(() => {})", [command, arguments])
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.pipeline import Session
@@ -259,3 +260,13 @@ class FakeSession:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end; whether it came."""
         return self.result(timeout).state is not State.RUNNING
+
+
+def begin(shell: Any) -> None:
+    """Make a kernel ready for another notebook: the search of the one before plays no more."""
+    import mirage_magics
+
+    if (before := shell.user_ns.get("fused")) is not None:
+        before.stop()
+    if "mirage" not in shell.magics_manager.magics["cell"]:
+        mirage_magics.load_ipython_extension(shell)
