@@ -12,9 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
-from nbclient import NotebookClient
-
 from mirage_nb.viz.raster import png_bundle
 
 FOLDER = Path(__file__).parent
@@ -47,6 +44,9 @@ def safe(output: dict[str, Any]) -> list[dict[str, Any]]:
 
 def save(path: Path) -> None:
     """Run one notebook and write it."""
+    import nbformat
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(path, as_version=4)
     where = {"metadata": {"path": str(FOLDER)}}
     NotebookClient(notebook, timeout=600, store_widget_state=False, resources=where).execute()

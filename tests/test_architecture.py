@@ -148,13 +148,22 @@ def room_of(prefix: str) -> str:
     return "base" if RANKS[prefix] == 0 else ".".join(prefix.split(".")[:2])
 
 
-@cache
+SEEN = (ast.Import, ast.ImportFrom, ast.Call, ast.Attribute, *FUNCTIONS, ast.Lambda, ast.If)
+"""What `uses` looks at; all else is only passed through."""
+
+
 def uses(source: Source) -> tuple[Use, ...]:
     """Every import, constant `import_module` and attribute of `os` in the module."""
-    found: list[Use] = []
+    return _uses(source.tree, source.name, source.is_package)
 
-    def visit(node: ast.AST, when: str) -> None:
-        match node:
+
+@cache
+def _uses(tree: ast.Module, name: str, is_package: bool) -> tuple[Use, ...]:
+    source, found = Source(name, "", tree, is_package), list[Use]()
+    waiting: list[tuple[ast.AST, str]] = [(tree, "load")]
+    while waiting:
+        node, when = waiting.pop()
+        match node if isinstance(node, SEEN) else None:
             case ast.Import(names=names):
                 found.extend(Use(alias.name, node.lineno, when) for alias in names)
             case ast.ImportFrom(names=names):
@@ -171,11 +180,8 @@ def uses(source: Source) -> tuple[Use, ...]:
                 when = "call"
             case ast.If(test=ast.Name(id="TYPE_CHECKING")):
                 when = "typing"
-        for child in ast.iter_child_nodes(node):
-            visit(child, when)
-
-    visit(source.tree, "load")
-    return tuple(found)
+        waiting += [(child, when) for child in ast.iter_child_nodes(node)]
+    return tuple(sorted(found, key=lambda use: use.line))
 
 
 def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -322,7 +328,7 @@ def house() -> dict[Path, Source]:
             text = path.read_text(encoding="utf-8")
             name = ".".join(parts[:-1] if is_package else parts)
             found[path.relative_to(ROOT)] = Source(name, text, ast.parse(text), is_package)
-    gated = gated_modules(list(found.values()))
+    gated = gated_modules([source for source in found.values() if not under(source.name, "tests")])
     return {path: replace(source, gated=gated) for path, source in found.items()}
 
 
