@@ -43,9 +43,13 @@ test-default: install needs-cxx
 test-fast: install needs-cxx
 	$(PYTEST) $(SIDE_BY_SIDE) --fast
 
+# Those that take half of the time begin first.
+LONG = $(patsubst %,notebooks/%.ipynb,05_flash_attention 08_scale_out 02_search)
+NOTEBOOKS = $(LONG) $(filter-out $(LONG),$(wildcard notebooks/*.ipynb))
+
 test-notebook: install needs-cxx
 	$(PYTEST) -p nbval $(SIDE_BY_SIDE) \
-		--nbval-lax --nbval-current-env --nbval-sanitize-with notebooks/sanitize.cfg notebooks
+		--nbval-lax --nbval-current-env --nbval-sanitize-with notebooks/sanitize.cfg $(NOTEBOOKS)
 
 test-browser: install needs-cxx needs-chromium
 	$(PYTEST) $(SIDE_BY_SIDE) -m "browser and not gpu and not slow" tests/browser
