@@ -92,8 +92,10 @@ def explorer_html(
         block = found.plan.kernels[planned.op]
         assert block is not None, "else nothing is planned"
         panels.append(_kernel(planned, found, block, target))
-    listing = source_html(source_lines(found.emitted.source, known))
-    listing = _panel("CUDA source", listing, f"{len(found.emitted.source.splitlines())} lines")
+    listing = "<p class='mir-none'>there is no CUDA source of it: libraries compute every operator</p>"
+    if found.emitted.generated.launches:
+        listing = source_html(source_lines(found.emitted.source, known))
+        listing = _panel("CUDA source", listing, f"{len(found.emitted.source.splitlines())} lines")
     drawn = _framed(mugraph_svg(known, _facts(found.plan)), "".join(panels), listing, _text(program, known))
     return drawn if opened else drawn.replace(_OPEN, _CLOSED)
 

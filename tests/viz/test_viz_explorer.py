@@ -9,6 +9,7 @@ import pytest
 
 from mirage_nb.codegen.staged import comment
 from mirage_nb.ir import KernelGraph
+from mirage_nb.lang import parse
 from mirage_nb.optimize.plan import Staged
 from mirage_nb.targets import TARGETS, find_target
 from mirage_nb.tile.lines import line_of, lines_of
@@ -114,3 +115,11 @@ def test_a_tile_program_is_shown_by_its_roles() -> None:
             assert escape("\n".join(lines_of(statement))) in html
     whole = explorer_html(graph, H200)
     assert "in turns by 4 blocks, 384 threads per block" in whole and "load → s0, s1 → math" in whole
+
+
+def test_what_libraries_compute_has_no_empty_source() -> None:
+    """The program's own operators were shown with a CUDA source of three lines, none of which computed anything."""
+    html = explorer_html(parse("X: f16[64, 64]\nreturn X @ X + X").graph, H200)
+    assert "libraries compute every operator" in html and "CUDA source <span>" not in html
+    generated = explorer_html(rmsnorm_fused(), H200)
+    assert "libraries compute" not in generated and "CUDA source <span>" in generated
