@@ -105,8 +105,7 @@ class Emitted:
     graph: the planned muGraph (chains fused; inputs, outputs and value numbers of the kernel graph are
     those of the graph that was emitted). aliases: (view, original) value pairs that share memory; for whoever follows
     them in order, one of the two is an input, an output, a temporary, or known from an earlier pair. extent: of the
-    size that is known at launch, once it is. programs: of its generated kernels, as they were
-    planned.
+    size that is known at launch, once it is. programs: of its generated kernels, as they were planned.
     """
 
     graph: KernelGraph

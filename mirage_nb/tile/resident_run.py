@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,9 +43,10 @@ class Owned:
     first: Mask
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def owned(layout: RegisterLayout, form: Extents) -> Owned:
-    """Raises ValueError where a thread is at no result, or a vector ends behind the tile."""
+    """What threads hold of a value that lies as `form` in the tile. Raises ValueError where one of them is at no
+    result, or a vector ends behind the tile."""
     axes = len(layout.dims)
     thread = np.arange(layout.threads if layout.shared else layout.vectors)
     place, vector = np.zeros_like(thread), thread
@@ -165,11 +166,17 @@ class Run(Machine[ResidentProgram]):
         """What threads hold of an operand."""
         if self.algebra is NOTHING:
             return None
-        at = owned(self.layout, self.forms[value]).at
-        return self.algebra.view(self.tiles(value, 0), lambda array: self._flat(array, self.batch)[..., at])
+        return self._picked(self.tiles(value, 0), owned(self.layout, self.forms[value]).at)
 
-    def _flat(self, array: NDArray[Any], lead: int) -> NDArray[Any]:
-        return array.reshape(*array.shape[:lead], -1)
+    def _picked(self, value: Any, at: Indices, shape: Extents | None = None) -> Any:
+        """Elements of what a block has, row-major; of that as `shape`, if it is given."""
+
+        def take(array: NDArray[Any]) -> NDArray[Any]:
+            lead = array.shape[: self.batch]
+            whole = array if shape is None else np.broadcast_to(array, (*lead, *shape))
+            return whole.reshape(*lead, -1)[..., at]
+
+        return self.algebra.view(value, take)
 
     def value(self, value: int) -> Any:
         """A value in the registers of the threads that read it."""
@@ -211,13 +218,13 @@ class Run(Machine[ResidentProgram]):
         if combine is None and not gone and width == self.layout.vector(form):
             return held
         taken = self._taken(form, combine, [1, *gone, *(() if width > 1 else (-1,))])
-        made = self.apply(kind, [self._picked(held, form, taken)], DimAttrs(taken.ndim - 1))
+        together = self._picked(held, taken, owned(self.layout, form).at.shape)
+        made = self.apply(kind, [together], DimAttrs(taken.ndim - 1))
         cells = np.arange(taken[..., 0].size).reshape(taken.shape[:-1])
         members = self._members(combine)
         every = np.empty((members.size, *cells.shape[1:]), np.int64)
         every[members] = cells[:, None]
-        at = every.reshape(members.size, *spans[1], -1)
-        return self.algebra.view(made, lambda array: self._flat(array, self.batch)[..., at])
+        return self._picked(made, every.reshape(members.size, *spans[1], -1))
 
     def _run(self, run: resident.Running) -> None:
         held = self._held(run.result, run.result)
@@ -229,10 +236,10 @@ class Run(Machine[ResidentProgram]):
         rows = isinstance(run.combine, resident.Team)
         taken = self._taken(run.form, run.combine, [2, 1, -1] if rows else [1, 2])
         attrs = RunningAttrs(taken.ndim - 1, run.backward, run.exclusive)
-        made = self.apply(OpKind.RUNNING_SUM, [self._picked(held, run.form, taken)], attrs)
         at = np.zeros(owned(self.layout, run.form).at.shape, np.int64)
+        made = self.apply(OpKind.RUNNING_SUM, [self._picked(held, taken, at.shape)], attrs)
         at.reshape(-1)[taken] = np.arange(taken.size).reshape(taken.shape)
-        self.registers[run.result] = self.algebra.view(made, lambda array: self._flat(array, self.batch)[..., at])
+        self.registers[run.result] = self._picked(made, at)
 
     def _members(self, combine: resident.Combine) -> Indices:
         """The threads that combine what they have, in order: [group, member]."""
@@ -260,15 +267,6 @@ class Run(Machine[ResidentProgram]):
         (count,) = {*inside.sum(axis=-1).reshape(-1).tolist()}
         return turned[inside].reshape(*shape, count)
 
-    def _picked(self, held: Any, form: Extents, taken: Indices) -> Any:
-        shape = owned(self.layout, form).at.shape
-
-        def pick(array: NDArray[Any]) -> NDArray[Any]:
-            whole = np.broadcast_to(array, (*array.shape[: self.batch], *shape))
-            return self._flat(whole, self.batch)[..., taken]
-
-        return self.algebra.view(held, pick)
-
     # -- results
 
     def _save(self, save: resident.Save) -> None:
@@ -284,10 +282,4 @@ class Run(Machine[ResidentProgram]):
             if number in self.saved[save.output] or at.size != taken.size or (taken < 0).any():
                 self.wrong(f"elements of %{source} are saved twice, or never")
                 continue
-            tile = self._picked(held, self.forms[source], taken)
-            shaped = partial(_shaped, shape=shape)
-            self.saved[save.output][number] = self.algebra.view(tile, shaped)
-
-
-def _shaped(array: NDArray[Any], shape: Extents) -> NDArray[Any]:
-    return array.reshape(*array.shape[:-1], *shape)
+            self.saved[save.output][number] = self._picked(held, taken.reshape(shape), mine.at.shape)
