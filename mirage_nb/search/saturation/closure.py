@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from mirage_nb.algebra import ADD, DIV_AB, DIV_BA, MUL
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.saturation.events import Counts, Outcome
-from mirage_nb.search.saturation.fields import Array, fingerprint
+from mirage_nb.search.saturation.fields import fingerprint
 from mirage_nb.search.saturation.pairs import Pairs, wider
 from mirage_nb.search.saturation.partners import JOIN_AB, JOIN_BA, PAIR_AB, PAIR_BA, SHIFTED, SUB_AB, SUB_BA, Partners
 from mirage_nb.search.saturation.sample import Sample
@@ -210,13 +210,13 @@ class Closure:
             self._prune(Outcome.PRUNED_TYPE, operator, args, type_, "this operator is not allowed")
             return
         semantics = self.semantics
-        key = (operator, mask, *[arg.expr for arg in args])
-        expr = self._expressions.get(key)
+        applied = (operator, mask, *[arg.expr for arg in args])
+        expr = self._expressions.get(applied)
         if expr is None:
             expr = semantics.expression(operator, args, mask)
             if self.rules.oracle and not semantics.oracle.reaches(expr):
                 expr = -1 - expr
-            self._expressions[key] = expr
+            self._expressions[applied] = expr
         if expr < 0:
             self._prune(Outcome.PRUNED_EXPRESSION, operator, args, type_, "", -1 - expr)
             return
@@ -229,19 +229,6 @@ class Closure:
         if elements is None:
             self._prune(Outcome.PRUNED_CANONICAL, operator, args, type_, "undefined: it divides by zero", expr)
             return
-        self._keep(operator, args, mask, type_, stage, expr, shift, elements)
-
-    def _keep(
-        self,
-        operator: Operator,
-        args: list[Value],
-        mask: int,
-        type_: Type,
-        stage: int,
-        expr: int,
-        shift: Shift | None,
-        elements: tuple[Array, Array | None, bool],
-    ) -> None:
         p, q, has_exp = elements
         print_ = fingerprint(p)
         scaled = operator.kind in (OpKind.MUL, OpKind.DIV) and any(arg.constant for arg in args)
