@@ -45,7 +45,7 @@ class ResidentText:
     def _names(self) -> None:
         """What a thread shares, and its place among those that do."""
         out, layout = self.out, self.layout
-        if not layout.rows:
+        if not layout.teams:
             out.line(f"const int place = thread / {layout.vectors}, column = thread % {layout.vectors};")
         elif layout.groups > 1:
             out.line(f"const int row = thread / {layout.lanes}, place = thread % {layout.lanes};")
@@ -172,7 +172,10 @@ class ResidentText:
         kind = "max" if largest else "sum"
         match fold.combine:
             case resident.Team(1):
-                out.line(f"{target}[0] = warp_{kind}({target}[0]);")
+                with out.unrolled("v", count) as v:
+                    out.line(f"{target}[{v}] = warp_{kind}({target}[{v}]);")
+            case resident.Team(warps) if count > 1:
+                out.line(f"team_{kind}<{warps}>({target}, {self._team(fold.combine, warps * count)});")
             case resident.Team(warps):
                 out.line(f"{target}[0] = team_{kind}<{warps}>({target}[0], {self._team(fold.combine, warps)});")
             case resident.Columns(vectors, sets):

@@ -2,7 +2,8 @@
 
 In: a block graph of elementwise operators and reductions. Out: a `Resident`: how threads share the tile. Along the last
 axis a group of warps shares a row, each thread with vectors of it; along other axes, or several, a thread has whole
-columns of the reductions, as wide as a vector, or a part of them, and where nothing is reduced a vector. Invariant:
+columns of the reductions, as wide as a vector, or a part of them, and where nothing is reduced a vector. Of rows and
+columns all threads share every row, and each has whole columns. Invariant:
 nothing but partial results passes between threads, so a reduction costs one barrier at most. How wide vectors are, and
 what fits, are the rules of `tile.register_resident`, which the ranking asks, too.
 """
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OpKind, OutSaverAttrs
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import (
+    LIGHT,
+    MOST_WARPS,
     REGISTER_BUDGET,
     Holding,
     busy_lanes,
@@ -66,6 +69,10 @@ def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 
         lanes = int(busy_lanes(tile[-1], row_lanes(results, warps), width))
         slots = int(row_slots(tile[-1], lanes, width))
         layout = RegisterLayout(tile, dims, width, slots, lanes, lanes * results // LANES)
+    elif found.crossed:
+        slots = tile[-1] // (LANES * warps * width)
+        room = 2 * MOST_WARPS if found.registers <= LIGHT else MOST_WARPS
+        layout = RegisterLayout(tile, dims, width, slots, LANES * warps, warps, together=room)
     elif parts > 1:
         slots, shared = math.ceil(tile[dims[0]] / parts), parts * (results // width) // LANES
         running = any(op.kind is OpKind.RUNNING_SUM for op in block.ops)  # they run along what a thread has

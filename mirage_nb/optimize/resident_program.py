@@ -155,7 +155,9 @@ class _Planner:
             yield resident.Fold(name, form, AccumKind.RESCALE, op.inputs, self._combine(), f"top{shift}")
         else:
             kind = AccumKind.MAX if op.kind is OpKind.MAX else AccumKind.SUM
-            yield resident.Fold(name, form, kind, op.inputs, self._combine())
+            combines = layout.combines(self.forms[op.inputs[0]], form)
+            combine = self._combine(layout.count(form)) if combines else None
+            yield resident.Fold(name, form, kind, op.inputs, combine)
         yield from self._forget()
 
     def _combine(self, stretches: int = 1) -> resident.Combine:
@@ -163,7 +165,7 @@ class _Planner:
         layout, scratch = self.layout, self.scratch
         if not layout.shared:
             return None
-        if not layout.rows:
+        if not layout.teams:
             sets = int(partial_sets(layout.vectors, layout.lanes))
             self.scratch += sets * layout.vectors * layout.width if sets > 1 else 0
             return resident.Columns(layout.vectors, sets, scratch)
@@ -186,7 +188,7 @@ class _Planner:
         found = parts(self.block, self.block.savers[number].inputs[0])
         groups = [(*range(len(found)),)] if self._take_turns(number, found) else [(part,) for part in range(len(found))]
         forms = [self.forms[found[group[0]].source] for group in groups]
-        firsts = [self.layout.shared and not self.layout.long(form) for form in forms]
+        firsts = [self.layout.shared and not self.layout.divided(form) for form in forms]
         body = (resident.Save(number, group, first) for group, first in zip(groups, firsts, strict=True))
         savers = [index for index, op in enumerate(self.block.ops) if op.kind is OpKind.OUT_SAVER]
         return resident.Task(savers[number], tuple(body))

@@ -39,8 +39,11 @@ LIBRARY_AND_FUSED = "library products, the rest fused"
 LIBRARY_KERNELS = "library kernels, the rest fused"
 ROWS_FUSED = "products of one row fused"
 COLUMNS_FUSED = "columns and long rows folded in parts"
+CROSSED_FUSED = "rows and parts of columns folded together"
 RUNNING_FUSED = "running sums fused"
-UNSEARCHED = frozenset({OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, COLUMNS_FUSED, RUNNING_FUSED})
+UNSEARCHED = frozenset(
+    {OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, COLUMNS_FUSED, CROSSED_FUSED, RUNNING_FUSED}
+)
 """The configurations of candidates that nobody searched for."""
 COMPOSED_ROWS = ("lookup", "attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
@@ -189,6 +192,12 @@ COLUMNS = Words(
     as_is=True,
 )
 """Columns that no thread holds, and rows that registers hardly do, in parts."""
+CROSSED = Words(
+    (_in_parts(Longest(crossed=True), Longest(row=1, part=TINY_PART, column=1, column_part=TINY_PART)),),
+    replace(COMPOSED, row=PART, column=LONGEST_COLUMN),
+)
+"""Columns of what is folded along rows, too, in parts whose rows a block holds: gradients of norms and of their gains
+read everything once."""
 RUNNING = Words(
     (
         Wording(running.sums, running.as_running, running.small),

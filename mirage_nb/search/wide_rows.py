@@ -19,7 +19,7 @@ from mirage_nb.ir import ConstAttrs, DimAttrs, KernelGraph, Op, OpKind, ReshapeA
 from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.search.dims import folded_dim
 from mirage_nb.search.squares import squared
-from mirage_nb.tile.register_resident import LONGEST_COLUMN
+from mirage_nb.tile.register_resident import LONGEST_COLUMN, held_elements
 
 PART = 16384
 """Elements of a part at most: threads of a block hold them in registers."""
@@ -27,17 +27,21 @@ GRAIN = 8
 """Elements that a part is a multiple of, where that can be: vectors."""
 LEAST, BUSY = 1024, 256
 """Where there are fewer parts than `BUSY`, they are smaller, down to so many elements."""
+LEAST_CROSSED = 4
+"""Rows of a part, at least, of whose columns each block leaves a part of a sum."""
 FOLDS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM, OpKind.RUNNING_SUM})
 
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """How many elements stay together: of a row, `row`, and of a part of a longer one, `part`; likewise of a column."""
+    """How many elements stay together: of a row, `row`, and of a part of a longer one, `part`; likewise of a column.
+    crossed: as many of a column of what is folded along rows, too, as a block has rows for, whole ones."""
 
     row: float = math.inf
     part: int = PART
     column: float = math.inf
     column_part: int = LONGEST_COLUMN
+    crossed: bool = False
 
 
 def folds(program: KernelGraph, longest: Longest) -> dict[int, tuple[int, ...]]:
@@ -78,6 +82,8 @@ class _Rewriting(Rewrite[KernelGraph]):
             return 0
         shape, dim = self.program.types[op.inputs[0]].shape, op.attrs.dim
         extent, is_row = shape[dim], dim == len(shape) - 1
+        if self.longest.crossed:
+            return 0 if is_row or op.kind is OpKind.RUNNING_SUM else self._crossed(op.inputs[0], dim)
         longest, part = (self.longest.row, self.longest.part) if is_row else (
             self.longest.column, self.longest.column_part)  # fmt: skip
         if extent <= longest or any(self.program.types[v].shape != shape for v in op.inputs):
@@ -87,6 +93,20 @@ class _Rewriting(Rewrite[KernelGraph]):
         if op.kind is OpKind.RUNNING_SUM:  # what the parts give runs on, a thread for each row
             enough = max(enough, extent // LONGEST_COLUMN)
         return extent // max(able, key=lambda n: (n % GRAIN == 0, n <= enough, n)) if able else 0
+
+    def _crossed(self, value: int, dim: int) -> int:
+        """In how many parts columns are folded where rows of a tensor of this shape are folded, too: two blocks of a
+        multiprocessor hold the rows of a part."""
+        types = self.program.types
+        shape = types[value].shape
+        rows = (op for op in self.program.ops if op.kind in FOLDS and folded_dim(op) == len(shape) - 1)
+        if dim != len(shape) - 2 or all(types[op.inputs[0]].shape != shape for op in rows):
+            return 0
+        nbytes = sum(i.type.dtype.size for i in self.program.inputs if i.type.elements == types[value].elements)
+        most = held_elements(2 * nbytes) // shape[-1] if nbytes else 0
+        most = min(most, max(math.prod(shape[:-1]) // BUSY, LEAST_CROSSED), shape[dim] // 2)
+        able = [n for n in range(LEAST_CROSSED, most + 1) if shape[dim] % n == 0]
+        return shape[dim] // max(able) if able else 0
 
     def sources(self, op: Op) -> tuple[int, ...]:
         """What a fold in parts is made of."""

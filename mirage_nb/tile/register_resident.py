@@ -3,8 +3,9 @@
 In: the sketch of a block; extents, as numbers (the planner of one block) or as arrays of them (the ranking of thousands
 of sizes at once). Out: the same kind: elements of a thread's vectors, 0 where the tiles do not fit. Such a block has no
 loop and no product. Where rows alone are reduced, whole warps share one, unless it is short; where columns are, threads
-of several warps share one if there are fewer columns than threads; of other reductions, of several axes or of none, a
-thread has all columns. A row or column that is too long for the warps of a block gets as many as hold it.
+of several warps share one if there are fewer columns than threads; where some are along rows and others along columns,
+all threads share every row and have whole columns; of other reductions, of several axes or of none, a thread has all
+columns. A row or column that is too long for the warps of a block gets as many as hold it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ SHARED_COLUMN = 4
 """The same of one that threads share, at least."""
 PARTIAL_RESULTS = 64
 """Of a column that threads share, as many as one of them may combine from shared memory for its vector."""
+LIGHT, LIGHT_BUDGET = 40, 48
+"""Registers of a thread, for what it loads and folds, that leave room for twice as many warps: gradients that take up
+to the second number compile to 64 without a spill, and count as the first."""
+CROSSED_SLOTS = (1, 2, 3, 4)
+"""Vectors of a row that a thread may have where rows are folded and columns."""
 SHORT_ROW = 8
 """The same of a row: threads side by side read elements so far apart."""
 AHEAD = 4
@@ -53,12 +59,13 @@ _SIMPLE = frozenset({OpKind.IN_ITER, OpKind.CONST, OpKind.RESHAPE, OpKind.OUT_SA
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A tile that is loaded: whether it varies along the reduced axis, and along the last one; bytes of an element;
-    whether no reduction needs it, so that it can be asked for behind them."""
+    whether no reduction needs it, so that it can be asked for behind them; its extent along the last axis but one."""
 
     long: Any
     varied: Any
     size: int
     late: bool = False
+    high: Any = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ class Holding:
     """tile: the shape that all values of a block broadcast to; axes: its reduced ones, counted from the last; rows:
     where warps share rows; width: elements of a vector along the last axis, 0 where threads cannot hold the tile;
     parts: threads that share a column; warps: of the block; registers: of a thread, for what it loads; tight: what no
-    reduction needs finds room behind them only."""
+    reduction needs finds room behind them only; crossed: all threads share every row, and have whole columns."""
 
     tile: tuple[Any, ...]
     axes: tuple[int, ...]
@@ -76,11 +83,12 @@ class Holding:
     warps: Any = 0
     registers: Any = 0
     tight: Any = False
+    crossed: Any = False
 
     @property
     def shared(self) -> Any:
         """Whether threads share a reduction."""
-        return self.rows | np.greater(self.parts, 1)
+        return self.rows | np.greater(self.parts, 1) | self.crossed
 
     @property
     def results(self) -> Any:
@@ -89,7 +97,7 @@ class Holding:
 
     def otherwise(self, other: Holding) -> Holding:
         """This, where threads can hold the tile, else another way."""
-        names = ("rows", "width", "parts", "warps", "registers", "tight")
+        names = ("rows", "width", "parts", "warps", "registers", "tight", "crossed")
         chosen = {n: np.where(self.width > 0, getattr(self, n), getattr(other, n)) for n in names}
         return replace(self, **chosen)
 
@@ -143,6 +151,7 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
             np.greater(_extent(shapes[value], -1), 1),
             size,
             value in late,
+            _extent(shapes[value], -2),
         )
         for value, size in held
     ]
@@ -151,6 +160,8 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     while len(axes) == 1 and 2 * warps <= MOST_WARPS and not np.all(shared.width > 0):
         warps *= 2
         shared = shared.otherwise(_shared_out(found, most, loaded, warps))
+    if axes == (-2, -1):
+        shared = _crossed(found, most, loaded, [node.along for node in reductions]).otherwise(shared)
     return replace(shared, width=np.where(able, shared.width, 0))
 
 
@@ -172,7 +183,25 @@ def _shared_out(block: Holding, most: Any, loaded: Sequence[Loaded], warps: int)
         slots = np.where(rows, row_slots(tile[-1], row_lanes(results, warps), shared), along)
     registers = _registers(loaded, slots, width)
     tight = (rows | (parts > 1)) & (registers > REGISTER_BUDGET)
-    return Holding(tile, axes, rows, width, parts, warps, np.where(tight, REGISTER_BUDGET, registers), tight)
+    found = Holding(tile, axes, rows, width, parts, warps, np.where(tight, REGISTER_BUDGET, registers), tight)
+    return found
+
+
+def _crossed(block: Holding, most: Any, loaded: Sequence[Loaded], along: Sequence[int]) -> Holding:
+    """One tile of rows and columns, which are folded `along` these axes: the widest vectors of rows up to `most`, and
+    the fewest for each thread, that leave no thread without one and fit, with what they are folded to."""
+    width, warps, registers = (np.zeros_like(block.results) for _ in range(3))
+    for wider in WIDTHS:
+        for slots in reversed(CROSSED_SLOTS):
+            each = LANES * wider * slots
+            tiles = (t.high * np.ceil(np.where(t.varied, wider * slots, 1) * t.size / REGISTER_BYTES) for t in loaded)
+            needs = sum(tiles, start=sum(block.tile[-2] if axis == -1 else wider * slots for axis in along))
+            able = (wider <= most) & np.equal(np.mod(block.tile[-1], each), 0) & (needs <= REGISTER_BUDGET)
+            able = able & (np.floor_divide(block.tile[-1], each) <= MOST_WARPS) & np.equal(block.results, 1)
+            needs = np.where(needs <= LIGHT_BUDGET, np.minimum(needs, LIGHT), needs)
+            width, registers = np.where(able, wider, width), np.where(able, needs, registers)
+            warps = np.where(able, np.floor_divide(block.tile[-1], each), warps)
+    return replace(block, width=width, warps=warps, registers=registers, crossed=np.greater(width, 0))
 
 
 def holds(block: BlockGraph, warps: int = 8) -> bool:

@@ -22,7 +22,7 @@ from mirage_nb.ir import AccumKind, BlockGraph, TensorType
 from mirage_nb.tile.index import Index, Multi, broadcast_index, linear, named, unravel
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES
-from mirage_nb.tile.register_resident import WIDTHS
+from mirage_nb.tile.register_resident import MOST_WARPS, WIDTHS
 from mirage_nb.tile.sharing import Extents
 
 
@@ -31,9 +31,10 @@ class RegisterLayout:
     """Which elements of `tile`, the shape that all values of a block broadcast to, a thread holds.
 
     dims: the reduced axes of `tile`. width: elements of a vector along the last axis. slots: vectors per thread along
-    the reduced axes. lanes: threads that share a reduction (1: a thread has all of it, and one vector of results after
-    the other). warps: of the block. blocked: what a thread has of a column lies together; else one thread's vector
-    follows the other's.
+    the reduced axes; of rows that are crossed by columns, which threads have whole, along the last one. lanes: threads
+    that share a reduction (1: a thread has all of it, and one vector of results after the other). warps: of the block.
+    blocked: what a thread has of a column lies together; else one thread's vector follows the other's. together: warps
+    that a multiprocessor has registers for, at least.
     """
 
     tile: Extents
@@ -43,6 +44,7 @@ class RegisterLayout:
     lanes: int
     warps: int
     blocked: bool = False
+    together: int = MOST_WARPS
 
     @property
     def threads(self) -> int:
@@ -58,6 +60,16 @@ class RegisterLayout:
     def rows(self) -> bool:
         """Whether warps share rows of the last axis."""
         return self.shared and self.dims == (len(self.tile) - 1,)
+
+    @property
+    def crossed(self) -> bool:
+        """Whether all threads share every row, and have whole columns."""
+        return self.shared and len(self.dims) > 1
+
+    @property
+    def teams(self) -> bool:
+        """Whether threads share what lies along the last axis: warps in a row."""
+        return self.rows or self.crossed
 
     @property
     def groups(self) -> int:
@@ -77,12 +89,12 @@ class RegisterLayout:
     @property
     def each(self) -> int:
         """Elements of a vector along a reduced axis that threads share."""
-        return self.width if self.rows else 1
+        return self.width if self.teams else 1
 
     @property
     def ragged(self) -> bool:
         """Whether some threads have less of a row or column than others."""
-        return self.shared and self.slots * self.lanes * self.each != self.tile[self.dims[0]]
+        return self.shared and self.slots * self.lanes * self.each != self.tile[self.dims[-1]]
 
     def reduced(self, form: Extents) -> Extents:
         """What is left of a value that lies as `form` in the tile."""
@@ -91,8 +103,20 @@ class RegisterLayout:
 
     def spans(self, form: Extents) -> Extents:
         """Vectors of a value that one thread holds along every reduced axis."""
-        along = (self.slots if self.shared else self.tile[dim] for dim in self.dims)
+        along = (self.slots if self.divides(dim) else self.tile[dim] for dim in self.dims)
         return tuple(extent if self._varies(form, dim) else 1 for extent, dim in zip(along, self.dims, strict=True))
+
+    def divides(self, dim: int) -> bool:
+        """Whether threads share what lies along a reduced axis."""
+        return self.shared and dim == self.dims[-1]
+
+    def divided(self, form: Extents) -> bool:
+        """Whether threads that share a reduction have elements of their own of a value."""
+        return self.shared and self._varies(form, self.dims[-1])
+
+    def combines(self, operand: Extents, form: Extents) -> bool:
+        """Whether threads have parts of the results of a fold."""
+        return self.shared and (not self.crossed or (self.divided(operand) and not self.divided(form)))
 
     def _varies(self, form: Extents, dim: int) -> bool:
         place = dim - len(self.tile)
@@ -104,7 +128,7 @@ class RegisterLayout:
 
     def run(self, form: Extents) -> int:
         """Elements of a value behind one another that a thread has of a row, and loads at once."""
-        short = not self.rows and len(self.tile) - 1 in self.dims and self.tile[-1] in WIDTHS
+        short = not self.shared and len(self.tile) - 1 in self.dims and self.tile[-1] in WIDTHS
         return self.tile[-1] if short and form and form[-1] > 1 else 1
 
     def vector(self, form: Extents) -> int:
@@ -123,6 +147,8 @@ class RegisterLayout:
         """The index of the first result of a thread."""
         if self.rows:
             return (*unravel(named("row", self.groups), self.tile[:-1]), Index())
+        if self.crossed:
+            return (Index(),) * len(self.tile)
         if self.shared:
             return unravel(named("column", self.vectors) * self.width, self.kept)
         *lead, last = unravel(named("e", self.vectors), (*self.kept[:-1], self.kept[-1] // self.width))
@@ -133,7 +159,7 @@ class RegisterLayout:
         and there is none."""
         found = [*kept]
         for dim, place in zip(self.dims, at, strict=True):
-            if self.shared:
+            if self.divides(dim):
                 vectors, mine = self.tile[dim] // self.each, named("place", self.lanes)
                 place = place + mine * self.slots if self.blocked else place * self.lanes + mine
                 if anyway and self.ragged:
@@ -201,7 +227,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """So many warps in a row share a result; where they are more than one, through floats of scratch, those of the
+    """So many warps in a row share each result; where they are more than one, through floats of scratch, those of the
     first team from `scratch` on, behind a named barrier of their own, the first team's `barrier` (0: of the block)."""
 
     warps: int

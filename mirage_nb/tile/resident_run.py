@@ -53,6 +53,8 @@ def owned(layout: RegisterLayout, form: Extents) -> Owned:
     if layout.rows:
         row, place = np.divmod(thread, layout.lanes)
         at = [*np.unravel_index(row, (1, *layout.tile[:-1]))[1:], place * 0]
+    elif layout.crossed:
+        place, at = thread, [thread * 0 for _ in layout.tile]
     else:
         if layout.shared:
             place, vector = np.divmod(thread, layout.vectors)
@@ -61,7 +63,7 @@ def owned(layout: RegisterLayout, form: Extents) -> Owned:
     mine, inside = place.reshape(-1, *(1,) * axes, 1), np.ones((1,) * (axes + 2), bool)
     for axis, (dim, span) in enumerate(zip(layout.dims, layout.spans(form), strict=True)):
         slot = np.arange(span).reshape(-1, *(1,) * (axes - axis))
-        if layout.shared:
+        if layout.divides(dim):
             slot = mine * layout.slots + slot if layout.blocked else slot * layout.lanes + mine
             inside = slot < layout.tile[dim] // layout.each if layout.long(form) else inside
             slot = np.where(inside, slot, 0) * layout.each

@@ -77,18 +77,20 @@ class _Validator:
         ranks = [(getattr(op.attrs, "dim", 0), len(self.block.types[op.inputs[0]].shape)) for op in folds]
         if layout.dims != tuple(sorted({len(tile) + dim - rank for dim, rank in ranks})):
             yield f"reductions are along other axes than {layout.dims}"
-        if layout.width not in WIDTHS or (tile if layout.rows else kept)[-1] % layout.width:
+        if layout.width not in WIDTHS or (tile if layout.teams else kept)[-1] % layout.width:
             yield f"vectors of {layout.width} do not fit into {tile}"
         if not 1 <= layout.warps <= MOST_WARPS or layout.lanes < 1:
             yield f"{layout.warps} warps, {layout.lanes} threads for each result"
             return
+        if layout.together not in (MOST_WARPS // 2, MOST_WARPS):
+            yield f"registers for {layout.together} warps"
         if not layout.shared:
             slots, shared, threads = math.prod(tile[dim] for dim in layout.dims), 1, 1
         else:
-            vectors = tile[layout.dims[0]] // layout.each
+            vectors = tile[layout.dims[-1]] // layout.each
             slots, threads = -(-vectors // layout.lanes), layout.threads
-            shared = layout.lanes * (math.prod(kept) if layout.rows else layout.vectors)
-        if layout.slots != slots or shared != threads or (layout.rows and layout.lanes % LANES):
+            shared = layout.lanes * (math.prod(kept) if layout.teams else layout.vectors)
+        if layout.slots != slots or shared != threads or (layout.teams and layout.lanes % LANES):
             yield f"{layout.threads} threads have {layout.slots} vectors each, of {tile}"
         running = any(op.kind is OpKind.RUNNING_SUM for op in folds)
         if layout.blocked is not (layout.shared and not layout.rows and running):
@@ -165,7 +167,8 @@ class _Validator:
         if task is None or replace(fold, combine=None) not in self._folds(task):
             yield "it is no part of this task"
         elif isinstance(fold, resident.Running) or task.kind is not OpKind.RUNNING_SUM:
-            yield from self._combined(fold.combine)
+            operand = self.forms[fold.operands[0]] if isinstance(fold, resident.Fold) else fold.form
+            yield from self._combined(fold.combine, self.layout.combines(operand, fold.form))
         elif fold.combine is not None:
             yield "sums run before they are combined"
 
@@ -181,21 +184,23 @@ class _Validator:
                 yield resident.Fold(top, left, AccumKind.MAX, (shift,), None)
             yield resident.Fold(name, form, KINDS.get(op.kind, AccumKind.SUM), op.inputs, None, top)
 
-    def _combined(self, combine: resident.Combine) -> Iterator[str]:
-        """Whether the threads that share a result combine what they have."""
+    def _combined(self, combine: resident.Combine, parts: bool) -> Iterator[str]:
+        """Whether the threads that share a result combine what they have, if they have parts of it."""
         layout = self.layout
         match combine:
+            case resident.Team() | resident.Columns() if layout.shared and not parts:
+                yield "threads have all of it"
             case resident.Team(warps, _, barrier):
-                if not layout.rows or LANES * warps != layout.lanes:
+                if not layout.teams or LANES * warps != layout.lanes:
                     yield f"{layout.lanes} threads share a row"
                 named = range(1, BARRIERS + 1 - layout.groups) if warps > 1 and layout.groups > 1 else (0,)
                 if barrier not in named:
                     yield f"{layout.groups} teams have no such barriers"
             case resident.Columns(vectors, sets):
                 wanted = layout.vectors, int(partial_sets(layout.vectors, layout.lanes))
-                if not layout.shared or layout.rows or (vectors, sets) != wanted:
+                if not layout.shared or layout.teams or (vectors, sets) != wanted:
                     yield f"{layout.lanes} threads share each of {layout.vectors} vectors of columns"
-            case None if layout.shared:
+            case None if layout.shared and parts:
                 yield "threads do not combine what they have"
 
     def _save(self, save: resident.Save, task: Op | None) -> Iterator[str]:
@@ -210,7 +215,7 @@ class _Validator:
         turns = alternate(found, self.layout.vector(form)) and save.parts == (*range(len(found)),)
         if len(save.parts) > 1 and not turns:
             yield "its elements do not take turns"
-        if save.first is not (self.layout.shared and not self.layout.long(form)):
+        if save.first is not (self.layout.shared and not self.layout.divided(form)):
             yield "it is saved by all threads that share it, or by one of several that have a part"
 
     def _scratch(self, target: Target) -> Iterator[str]:
@@ -219,7 +224,7 @@ class _Validator:
         for statement in flat(self.program.code):
             match statement:
                 case resident.Fold(combine=resident.Team(warps, first)) if warps > 1:
-                    floats = layout.warps
+                    floats = layout.warps * layout.count(statement.form)
                 case resident.Running(combine=resident.Team(warps, first)) if warps > 1:
                     floats = layout.warps * layout.slots
                 case (

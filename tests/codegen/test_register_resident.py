@@ -70,6 +70,41 @@ def columns(shape: tuple[int, ...], dim: int, dtype: DType, weighted: bool) -> K
     return one_kernel("X M", b)
 
 
+def rows_and_columns(rows: int, columns: int, dtype: DType) -> KernelGraph:
+    """For parts of two rows of `rows` of X: what is left of X * G without its means along the rows, these means, and of
+    the columns of X - R its sums and of their squares the largest; as a block holds one part."""
+    shape = (2, rows, columns)
+    b = Block((tensor(shape, dtype), tensor((columns,), dtype), tensor((2, rows), DType.F32)), (2,))
+    x, g, r = b.read(0, (0,)), b.read(1, (None,)), b.reshape(b.read(2, (0,)), 1, rows, 1)
+    y = b.op(OpKind.MUL, x, g)
+    mean = b.op(OpKind.MUL, b.sum(y, 2), b.const(Fraction(1, columns)))
+    away = b.op(OpKind.SUB, x, r)
+    b.save(b.op(OpKind.SUB, y, mean), (0,))
+    b.save(mean, (0,))
+    b.save(b.sum(away, 1), (0,))
+    b.save(b.max(b.op(OpKind.SQR, away), 1), (0,))
+    return one_kernel("X G R", b)
+
+
+CROSSED = [  # rows, columns, warps, a vector, how many of them
+    (8, 2048, DType.F32, 16, 4, 1), (16, 1024, DType.F16, 8, 4, 1), (5, 96, DType.BF16, 3, 1, 1),
+    (4, 128, DType.F16, 1, 4, 1), (6, 4096, DType.F32, 16, 4, 2), (3, 5120, DType.F16, 10, 8, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "columns", "dtype", "warps", "width", "slots"), CROSSED)
+def test_rows_are_shared_and_columns_are_not(
+    rows: int, columns: int, dtype: DType, warps: int, width: int, slots: int
+) -> None:
+    graph = rows_and_columns(rows, columns, dtype)
+    found = held(graph, Options())
+    assert found is not None and found.layout.crossed
+    assert (found.layout.warps, found.layout.width, found.layout.slots) == (warps, width, slots)
+    check(graph, Options())
+    source = emit(graph, H200, Options()).source
+    assert source.count("team_sum") == (warps > 1) and "block_sync" not in source
+
+
 @pytest.mark.parametrize(("warps", "rows_per_block"), [(8, 1), (8, 2), (8, 8), (4, 4), (16, 4), (1, 1)])
 def test_warps_share_rows(warps: int, rows_per_block: int) -> None:
     graph, options = ntrans(16, 512, rows_per_block), Options(warps=warps)
@@ -331,11 +366,12 @@ def test_what_is_reshaped_is_reduced_at_once(shape: tuple[int, ...], to: tuple[i
     check(one_kernel("X", b), Options(warps=4))
 
 
-def test_reductions_along_two_axes_are_not_held() -> None:
-    b = Block((tensor((8, 64)),), (1,))
+@pytest.mark.parametrize(("columns", "able"), [(64, True), (40, False)])
+def test_reductions_along_two_axes_are_held_where_warps_fill_a_row(columns: int, able: bool) -> None:
+    b = Block((tensor((8, columns)),), (1,))
     b.save(b.sum(b.sum(b.read(0, (None,)), 1), 0), (None,))
     graph = one_kernel("X", b)
-    assert held(graph, Options(warps=8)) is None
+    assert (held(graph, Options(warps=8)) is not None) is able
     check(graph, Options(warps=8))
 
 

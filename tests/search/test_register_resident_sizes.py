@@ -32,6 +32,8 @@ FORMS = (
 )  # fmt: skip
 OTHERS = ("silu(X * Y)", "gelu(X) + G", "max(X, axis=(-1, -2))", "sum(exp(X + Y), axis=(0, -1))", "max(X + G, axis=0)")
 """Of which nothing is reduced, or several axes."""
+ROWS_AND_COLUMNS = ("X - mean(X * G, axis=-1, keepdims=True), sum(X, axis=-2)", "sum(X * Y, axis=-1), max(X, axis=-2)")
+"""Of which some reductions are along rows, some along columns."""
 GRADIENT = """
 X: {0}[33, 130]
 D: {0}[33, 130]
@@ -91,6 +93,14 @@ def test_they_agree_on_elements_and_windows() -> None:
         found += compared(text := program(seed, OTHERS), 6)
         assert not found[True, False] and not found[False, True], text
     assert found[True, True] > 60 and found[False, False] > 60
+
+
+def test_they_agree_on_rows_beside_columns() -> None:
+    found: Counter[tuple[bool, bool]] = Counter()
+    for seed in range(16):
+        found += compared(text := program(seed, ROWS_AND_COLUMNS), 6)
+        assert not found[True, False] and not found[False, True], text
+    assert found[True, True] > 8 and found[False, False] > 8
 
 
 @crossed({

@@ -15,11 +15,12 @@ from mirage_nb.interp import reference
 from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ReshapeAttrs
 from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
-from mirage_nb.search.composition import COLUMNS, library_and_fused
+from mirage_nb.search.composition import COLUMNS, CROSSED, library_and_fused
 from mirage_nb.search.session.unsearched import judged
 from mirage_nb.search.squares import about_own, of_more
 from mirage_nb.search.wide_rows import Longest, in_parts
 from mirage_nb.targets import TARGETS
+from mirage_nb.tile.register_resident import holds
 from tests.codegen.running import check
 from tests.shares import examples
 
@@ -50,6 +51,16 @@ W = sum(D * H, axis=(0, 2, 3))
 return G[:, None, None] * R[:, None, None] * (D - B[:, None, None] / 36828 - H * W[:, None, None] / 36828), W, B
 """
 """Of a batch norm."""
+GAINS = """
+X: {0}[{1}, 2048]
+D: {0}[{1}, 2048]
+G: {0}[2048]
+R: f32[{1}]
+H = X * R[:, None]
+E = D * G
+return (E - H * mean(E * H, axis=1, keepdims=True)) * R[:, None], sum(D * H, axis=0)
+"""
+"""Of an RMS norm and its gain."""
 PROGRAMS = {
     "sum": "return sum(X * Y, axis=-1)",
     "max": "return max(X, axis=-1, keepdims=True) - Y",
@@ -189,3 +200,18 @@ def test_numbers_of_places_in_parts_of_a_row_are_not_read(dtype: str) -> None:
     found = library_and_fused(program, H200, said_as=COLUMNS)
     assert found is not None and judged(*found.small, 0).accepted and launched(found.instance.graph) == 2
     check(found.instance.graph, scale=1.0)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_gradients_of_rows_and_gains_read_everything_once(dtype: str) -> None:
+    """A block holds whole rows in registers and leaves a part of the sums of columns, which a second kernel adds up."""
+    program, smaller = (parse(GAINS.format(dtype, rows)).graph for rows in (4096, 128))
+    found = library_and_fused(program, H200, said_as=CROSSED)
+    assert found is not None
+    first, second = (op.body for op in found.instance.graph.ops if isinstance(op.body, BlockGraph))
+    assert holds(first) and len(first.savers) == 2 and 256 <= first.grid[0] <= 1024
+    assert sum(t.nbytes for t in second.args) <= program.inputs[0].type.nbytes / 4
+    apart, small = (library_and_fused(p, H200, said_as=w) for p, w in ((program, COLUMNS), (smaller, CROSSED)))
+    assert apart is not None and found.instance.cost.us < 0.8 * apart.instance.cost.us
+    assert small is not None and judged(*small.small, 0).accepted
+    check(small.instance.graph)

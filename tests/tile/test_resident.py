@@ -21,7 +21,7 @@ from mirage_nb.tile.resident_validate import validate
 from mirage_nb.verify.tiles import Level, compare
 from mirage_nb.viz.schedule import schedule_html
 from tests.codegen.mugraphs import ntrans, split_safe_attention
-from tests.codegen.test_register_resident import columns, gained, normed, rope, softmax, windows
+from tests.codegen.test_register_resident import columns, gained, normed, rope, rows_and_columns, softmax, windows
 from tests.mugraphs import Block, one_kernel, tensor
 from tests.shares import shared_out
 from tests.tile.lines import RESIDENT, parse
@@ -87,6 +87,8 @@ NAMED: dict[str, tuple[KernelGraph, Options]] = {
     "teams": (softmax((4, 1000), 2, DType.F16), Options(4)),
     "one team, behind": (softmax((2, 1792), 1, DType.F32), Options(8, chained=True)),
     "ragged": (softmax((4, 33), 1, DType.BF16), Options(2)),
+    "rows and columns": (rows_and_columns(4, 512, DType.F16), Options()),
+    "rows of one warp, and columns": (rows_and_columns(3, 96, DType.F32), Options()),
     "two sums": (ntrans(16, 512, 2), Options(8)),
     "early": (early(), Options(4, chained=True)),
     "asked for late": (gained(3), Options(2, chained=True)),

@@ -13,6 +13,8 @@ from mirage_nb.search.composition import (
     COLUMNS,
     COLUMNS_FUSED,
     COMPOSED_ROWS,
+    CROSSED,
+    CROSSED_FUSED,
     LIBRARY_AND_FUSED,
     LIBRARY_KERNELS,
     ONE_ROW,
@@ -40,8 +42,9 @@ PROOF_SECONDS = 1.0
 def unsearched(
     program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0, is_over: IsOver = never
 ) -> Iterator[Candidate]:
-    """The program's own operators, then library products, more of a library's kernels, none of one row, and none of
-    long columns, with the rest fused, where that is something else, and as long as there is time."""
+    """The program's own operators, then library products, more of a library's kernels, none of one row, none of
+    long columns, and none of columns beside rows, with the rest fused, where that is something else, and as long as
+    there is time."""
     yield Candidate.of(own_operators(program, target), OWN_OPERATORS, operators_of(program), ITSELF)
     known = {program.digest()}
     for name, rows, said_as in (
@@ -49,6 +52,7 @@ def unsearched(
         (LIBRARY_KERNELS, COMPOSED_ROWS, None),
         (ROWS_FUSED, COMPOSED_ROWS, ONE_ROW),
         (COLUMNS_FUSED, (), COLUMNS),
+        (CROSSED_FUSED, (), CROSSED),
         (RUNNING_FUSED, (), RUNNING),
     ):
         if is_over():

@@ -107,10 +107,10 @@ extern "C" __global__ void exchanges(const float* x, float* out) {
 
 // 8 warps: sums and maxima over the block; then over warps 0-2 and, at the same time, over warps 3-7; then over teams
 // of 8, 4 and 2 warps; then over columns that threads share, of which each has two, or one; then running
-// sums of a thread, of such columns, and of all threads from the end on.
+// sums of a thread, of such columns, and of all threads from the end on; then two sums over a team at once.
 extern "C" __global__ void reductions(const float* x, float* out) {
   MIRAGE_SHARED(float, scratch, 8);
-  MIRAGE_SHARED(float, team, 24);
+  MIRAGE_SHARED(float, team, 40);
   MIRAGE_SHARED(float, columns, 456);
   const int t = thread_index(), n = blockDim.x;
   const float v = x[t];
@@ -137,6 +137,9 @@ extern "C" __global__ void reductions(const float* x, float* out) {
   out[10 * n + t] = own[1];
   out[11 * n + t] = among[0];
   out[12 * n + t] = rest[0];
+  float both[2] = {v, 2.0f * v};
+  team_sum<8>(both, team + 24, 0);
+  out[13 * n + t] = both[0] + both[1];
 }
 
 // Warp 0 fills, warp 1 waits for it; warp 0 does not wait.

@@ -50,6 +50,34 @@ MIRAGE_DEVICE float team_max(float v, float* scratch, int barrier MIRAGE_SITE) {
   return detail::combine_team<Warps>(v, scratch, barrier, Maximum() MIRAGE_PASS);
 }
 
+// The same of several values, whose scratch lies one behind the other; behind one barrier.
+namespace detail {
+template <int Warps, int Count, class Combine>
+MIRAGE_DEVICE void combine_team(float (&v)[Count], float* scratch, int barrier, Combine combine MIRAGE_SITE) {
+  MIRAGE_UNROLL
+  for (int i = 0; i < Count; i++) {
+    v[i] = butterfly<1, 32>(v[i], combine MIRAGE_PASS);
+    if (lane_index() == 0) scratch[i * Warps + warp_index() % Warps] = v[i];
+  }
+  group_sync(barrier, Warps * 32 MIRAGE_PASS);
+  MIRAGE_UNROLL
+  for (int i = 0; i < Count; i++) {
+    v[i] = scratch[i * Warps];
+    MIRAGE_UNROLL
+    for (int w = 1; w < Warps; w++) v[i] = combine(v[i], scratch[i * Warps + w]);
+  }
+}
+}  // namespace detail
+
+template <int Warps, int Count>
+MIRAGE_DEVICE void team_sum(float (&v)[Count], float* scratch, int barrier MIRAGE_SITE) {
+  detail::combine_team<Warps>(v, scratch, barrier, Add() MIRAGE_PASS);
+}
+template <int Warps, int Count>
+MIRAGE_DEVICE void team_max(float (&v)[Count], float* scratch, int barrier MIRAGE_SITE) {
+  detail::combine_team<Warps>(v, scratch, barrier, Maximum() MIRAGE_PASS);
+}
+
 namespace detail {
 // Every thread of the block has Width columns: thread % Vectors says which. Where a warp has whole sets of columns its
 // lanes are combined first; then Sets of partial results are, which may be written over only after another barrier.
