@@ -335,3 +335,36 @@ def test_a_loss_that_pytorch_decomposes_wrongly_is_right() -> None:
         (found,) = evaluate(program.graph, [t.double().numpy() for t in program.arguments(x, target)])
         torch.testing.assert_close(torch.tensor(found).reshape(loss(x, target).shape).float(), loss(x, target))
     torch.testing.assert_close(torch.compile(loss, backend=backend)(x[0], target[0]), loss(x[0], target[0]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_result_that_lies_in_columns_has_regions_in_front_of_it(dynamic: bool) -> None:
+    """A residual of rows that attention had in another order, and others read it: only PyTorch writes it as it lies."""
+    torch._dynamo.reset()
+
+    def model(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = F.silu(x.transpose(0, 1) @ w).transpose(0, 1) + x.sigmoid().transpose(0, 1).contiguous().transpose(0, 1)
+        return y, F.layer_norm(y, (8,)) @ w
+
+    backend, inputs = Backend(), (torch.randn(3, 5, 8), torch.randn(8, 8))
+    found, wanted = torch.compile(model, backend=backend, dynamic=dynamic)(*inputs), model(*inputs)
+    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+    assert [made.stride() for made in found] == [made.stride() for made in wanted] and wanted[0].stride() == (8, 24, 1)
+    report = backend.reports.all()
+    assert report.replaced == len(report.entries) > 0 and "row by row" in str(report)
+
+
+@torch.no_grad()
+def test_where_pytorch_parts_a_model_the_report_says_why_and_what_helps() -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        x = F.silu(x) * x
+        return (x * x.sum().item()).softmax(-1)
+
+    backend, x = Backend(), torch.randn(3, 8)
+    torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
+    report = backend.reports.all()
+    assert len(report.graphs) == report.replaced == 2 and "capture_scalar_outputs = True" in str(report)

@@ -206,14 +206,17 @@ class _Levels:
                     self.needed.setdefault(level, {})[base] = None
 
     def _bases(self, node: Any) -> Iterator[Any]:
-        """What a view shows; the node itself if it computes."""
+        """What a view shows; the node itself if it computes; what it reads if only PyTorch can write it as it lies."""
         if node not in self.home:
             return
-        if str(node.target) in VIEWS or isinstance(self.translations[self.home[node]].terms[node], tuple):
-            for source in node.all_input_nodes:
-                yield from self._bases(source)
-        else:
+        shows = str(node.target) in VIEWS or isinstance(self.translations[self.home[node]].terms[node], tuple)
+        if not shows and _lies_well(node):
             yield node
+            return
+        if not shows:
+            self.left[node] = "it is handed out, and does not lie row by row"
+        for source in node.all_input_nodes:
+            yield from self._bases(source)
 
 
 def _is_prepared(node: Any) -> bool:

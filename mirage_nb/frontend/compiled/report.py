@@ -218,10 +218,10 @@ class Reports:
 def _untraced() -> Counter[str]:
     """What PyTorch says of the code that it left to Python, each in a line; it counts for the whole process."""
     found: Counter[str] = Counter()
-    for text, times in counters["unimplemented"].items():
+    for text, times in (counters["unimplemented"] | counters["graph_break"]).items():
         first, *more = text.splitlines()
         said = (next((t.partition(f"{what}: ")[2] for t in more if f"{what}: " in t), "") for what in SAID)
-        found[": ".join(filter(None, (first.strip(), *said)))[:LONGEST]] += times
+        found[f"{first.strip()}: {' '.join(filter(None, said))}".removesuffix(": ")[:LONGEST]] += times
     return found
 
 
