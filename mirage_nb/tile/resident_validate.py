@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mirage_nb.ir import AccumKind, InIterAttrs, Op, OpKind, RunningAttrs, ThreadGraph
+from mirage_nb.ir import AccumKind, BlockGraph, InIterAttrs, Op, OpKind, RunningAttrs, ThreadGraph
 from mirage_nb.targets import Target
 from mirage_nb.tile import resident
 from mirage_nb.tile.boxes import read_once
@@ -55,11 +55,13 @@ def validate(program: ResidentProgram, target: Target) -> tuple[str, ...]:
 
 
 class _Validator:
-    """Looks at one program. made: operators by their values."""
+    """Looks at one program. made: operators by their values; place: of these among their results; results: reductions
+    by their registers."""
 
     def __init__(self, program: ResidentProgram) -> None:
         self.program, self.block, self.layout, self.forms = program, program.block, program.layout, program.forms
         self.made = {v: op for op, values in self.block.definitions() for v in values}
+        self.place = {v: i for _, values in self.block.definitions() for i, v in enumerate(values)}
         self.results = {result(v): v for v, op in self.made.items() if op.kind in FOLDS}
 
     def findings(self, target: Target) -> tuple[str, ...]:
@@ -74,8 +76,7 @@ class _Validator:
         """Whether threads share the tile out."""
         layout, folds = self.layout, [op for op in self.block.ops if op.kind in FOLDS]
         tile, kept = layout.tile, layout.kept
-        ranks = [(getattr(op.attrs, "dim", 0), len(self.block.types[op.inputs[0]].shape)) for op in folds]
-        if layout.dims != tuple(sorted({len(tile) + dim - rank for dim, rank in ranks})):
+        if layout.dims != tuple(sorted({len(tile) + _axis(op, self.block) for op in folds})):
             yield f"reductions are along other axes than {layout.dims}"
         if layout.width not in WIDTHS or (tile if layout.teams else kept)[-1] % layout.width:
             yield f"vectors of {layout.width} do not fit into {tile}"
@@ -108,23 +109,21 @@ class _Validator:
             fits = len(own) == len(tile) and all(n in (1, most) for n, most in zip(own, tile, strict=True))
             if not fits or math.prod(form) != self.block.types[value].elements:
                 yield f"%{value} lies in no such tile: {form}"
-            elif own not in (wanted := [*self._made_of(value, op)]) and wanted:
+            elif self._made_of(op, self.place[value]) not in (own, None):
                 yield f"%{value} lies as {form}, what it is made of otherwise"
 
-    def _made_of(self, value: int, op: Op) -> Iterator[Extents]:
-        """How a value lies that is made of others; numbers lie anywhere."""
-        if not op.inputs or any(self.program.places[v] is Place.LITERAL for v in op.inputs):
-            return
+    def _made_of(self, op: Op, result: int) -> Extents | None:
+        """How a result of what an operator reads lies; None where that is nothing, or a number, which lies anywhere."""
+        if not op.inputs or any(map(self._literal, op.inputs)):
+            return None
         lie = [self._padded(v) for v in op.inputs]
-        for inner in op.body.ops if isinstance(op.body, ThreadGraph) else ():
-            lie.append(np.broadcast_shapes((), *(lie[v] for v in inner.inputs)))
         if isinstance(op.body, ThreadGraph):
-            yield lie[op.body.outputs[value - min(v for v, o in self.made.items() if o is op)]]
-            return
-        whole = np.broadcast_shapes(*lie)
-        axis = _dim(op) + len(whole) - len(self.block.types[op.inputs[0]].shape)
+            for inner in op.body.ops:
+                lie.append(np.broadcast_shapes((), *(lie[v] for v in inner.inputs)))
+            return lie[op.body.outputs[result]]
+        whole, axis = np.broadcast_shapes(*lie), _axis(op, self.block) + len(self.layout.tile)
         folded = op.kind in FOLDS and op.kind is not OpKind.RUNNING_SUM
-        yield tuple(1 if folded and dim == axis else extent for dim, extent in enumerate(whole))
+        return tuple(1 if folded and dim == axis else extent for dim, extent in enumerate(whole))
 
     def _padded(self, value: int) -> Extents:
         form = self.forms[value]
@@ -262,5 +261,6 @@ class _Validator:
                 return
 
 
-def _dim(op: Op) -> int:
-    return getattr(op.attrs, "dim", 0)
+def _axis(op: Op, block: BlockGraph) -> int:
+    """The axis of a reduction, counted from the last one."""
+    return getattr(op.attrs, "dim", 0) - len(block.types[op.inputs[0]].shape)
