@@ -148,7 +148,7 @@ def _kernel(
     if program is not None:
         text, grid, cut = ProgramText(name, program, overlap, reach), (program.blocks, 1, 1), None
     else:
-        text = KernelText(name, block_plan, literals, outputs, overlap, reach, seen)
+        text = KernelText(name, block_plan, literals, outputs, overlap, reach, seen, operands)
         x, y, z = (*block_plan.block.grid, 1, 1)[:3]
         grid, cut = (x, y, z), reach.cut
     args: tuple[TensorArg | MapArg, ...] = (

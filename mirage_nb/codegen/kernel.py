@@ -30,7 +30,8 @@ from mirage_nb.tile.staged import Bring, StagedProgram, flat
 
 
 class KernelText:
-    """Writes one kernel that is no tile program."""
+    """Writes one kernel that is no tile program. operands: whose memory its operands read; what reads the same memory
+    has one pointer, so that compilers see which loads are the same."""
 
     def __init__(
         self,
@@ -41,9 +42,10 @@ class KernelText:
         overlap: Overlap,
         reaches: Reaches,
         windows: dict[int, Window],
+        operands: tuple[int, ...],
     ) -> None:
         self.name, self.plan, self.block, self.outputs, self.overlap = name, plan, plan.block, outputs, overlap
-        self.scope = Scope(plan, literals, reaches, windows)
+        self.scope, self.operands = Scope(plan, literals, reaches, windows), operands
         self.out = Writer()
         made = staged_program if plan.staged is not None else resident_program
         self.program: StagedProgram | ResidentProgram = made(self.scope, overlap, outputs)
@@ -80,6 +82,10 @@ class KernelText:
 
     def params(self) -> tuple[int, ...]:
         """Operands that the kernel takes as pointers, in order."""
+        return tuple(dict.fromkeys(self._pointers().values()))
+
+    def _pointers(self) -> dict[int, int]:
+        """For every operand that is read through a pointer, the first one that is so in the same memory."""
         boxed = {value for value, _, _ in self._boxed}
         read = {
             op.attrs.arg
@@ -88,7 +94,8 @@ class KernelText:
             and values[0] not in boxed
             and self.plan.places[values[0]] not in (Place.LITERAL, Place.COUNTED)
         }
-        return tuple(sorted(read))
+        first: dict[int, int] = {}
+        return {arg: first.setdefault(self.operands[arg], arg) for arg in sorted(read)}
 
     def tensor_maps(self) -> dict[str, MapArg]:
         """The tensor maps that follow the pointers, in order, by their names here; values are operands. Raises
@@ -119,6 +126,9 @@ class KernelText:
     def _names(self) -> None:
         out = self.out
         out.line("const int thread = thread_index(), warp = warp_index(), lane = lane_index();")
+        for arg, first in self._pointers().items():
+            if arg != first:
+                out.line(f"const {c_type(self.block.args[arg].dtype)}* const x{arg} = x{first};")
         for axis, extent in zip("xyz", self.block.grid, strict=False):
             if extent > 1:
                 out.line(f"const int block_{axis} = (int)blockIdx.{axis};")

@@ -10,28 +10,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import assert_never
 
 from mirage_nb.codegen.maps import each, store_vector
 from mirage_nb.codegen.reader import Reader, counted, loaded
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, BlockGraph, InIterAttrs, OpKind
-from mirage_nb.optimize.access import Scope, operand_leaf, part_leaf, spread_leaf
+from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf, spread_leaf
 from mirage_nb.tile import resident
 from mirage_nb.tile.index import Index, Multi, named, unravel
 from mirage_nb.tile.placement import Place
-from mirage_nb.tile.placing import parts
+from mirage_nb.tile.placing import Part, parts
 from mirage_nb.tile.resident import ResidentProgram, flat, result, within
 from mirage_nb.tile.sharing import Extents, Vectors
 from mirage_nb.tile.sketch import FOLDS
 
 
 class ResidentText:
-    """Writes the body of one kernel."""
+    """Writes the body of one kernel. asked: conditions that hold where it is at."""
 
     def __init__(self, out: Writer, scope: Scope, program: ResidentProgram) -> None:
         self.out, self.scope, self.program = out, scope, program
         self.layout, self.forms = program.layout, program.forms
+        self.asked = frozenset[str]()
         self.wide = {s.value: s.width for s in flat(program.code) if isinstance(s, resident.Load)}
 
     def emit(self) -> None:
@@ -60,7 +62,11 @@ class ResidentText:
                     self.out.line("grid_dependency_wait();")
                 case resident.Each(body):
                     with each(self.out, self.scope, Vectors(self.layout.kept, self.layout.width)) as mine:
-                        self._body(body, mine)
+                        asked = self._anything(body, mine)
+                        self.asked = frozenset(asked)
+                        with self.out.block(f"if ({' && '.join(asked)})") if asked else nullcontext():
+                            self._body(body, mine)
+                        self.asked = frozenset()
                 case resident.Task(body=body):
                     self.out.line(f"// {comment(self.scope.block, statement)}")
                     self._body(body, kept)
@@ -110,7 +116,7 @@ class ResidentText:
             target = f"h{value}[{(layout.slot(form, place) // run).bare}]"
             dim = len(type_.shape) - 1 if width > 1 else None
             at = within(index, form, type_.shape)
-            source = operand_leaf(self.scope, attrs, at, Index(), dim, width)
+            source = self._inside(operand_leaf(self.scope, attrs, at, Index(), dim, width))
             if self.scope.plan.places[value] is Place.COUNTED:
                 with out.unrolled("v", width) as v:
                     out.line(f"{target}[{v}] = {counted(source.element, source.each_inside)};")
@@ -207,16 +213,45 @@ class ResidentText:
     # Results
 
     def _save(self, save: resident.Save, kept: Multi) -> None:
-        found, output = parts(self.scope.block, self.scope.block.savers[save.output].inputs[0]), save.output
-        group, type_ = [found[part] for part in save.parts], self.program.outputs[output]
-        form, turns = self.forms[group[0].source], len(group)
+        found, type_ = self._parts(save), self.program.outputs[save.output]
+        form = self.forms[found[0].source]
         width = self.layout.vector(form)
         with self.out.block("if (place == 0)") if save.first else nullcontext(), self._slots(form, kept) as (at, index):
-            leaf = part_leaf(self.scope, output, group[0], type_, form, index, width, turns)
+            leaf = self._inside(self._place(save, index))
             with self.out.block():
                 reader = self._reader(at, width)
-                results = [self._read(reader, part.source) for part in group]
+                results = [self._read(reader, part.source) for part in found]
                 store_vector(self.out, reader, results, leaf, type_.dtype)
+
+
+    def _parts(self, save: resident.Save) -> list[Part]:
+        found = parts(self.scope.block, self.scope.block.savers[save.output].inputs[0])
+        return [found[part] for part in save.parts]
+
+    def _place(self, save: resident.Save, index: Multi) -> Leaf:
+        """Where a vector of what is saved goes, at this index into the tile."""
+        first, *others = self._parts(save)
+        form, type_ = self.forms[first.source], self.program.outputs[save.output]
+        width, turns = self.layout.vector(form), 1 + len(others)
+        return part_leaf(self.scope, save.output, first, type_, form, index, width, turns)
+
+    def _anything(self, body: tuple[resident.Statement, ...], kept: Multi) -> list[str]:
+        """The conditions under which a thread that folds nothing has something to save: all loads wait for one jump."""
+        if self.layout.dims:
+            return []
+        saves = (self._place(s, kept) for s in flat(body) if isinstance(s, resident.Save))
+        first, *others = ([c for c in _conditions(leaf.inside) if c in leaf.each_inside] for leaf in saves)
+        return [condition for condition in first if all(condition in other for other in others)]
+
+    def _inside(self, leaf: Leaf) -> Leaf:
+        """The same without what has been asked already."""
+        texts = (" && ".join(c for c in _conditions(t) if c not in self.asked) for t in (leaf.inside, leaf.each_inside))
+        inside, each_inside = texts
+        return replace(leaf, inside=inside, each_inside=each_inside)
+
+
+def _conditions(text: str) -> list[str]:
+    return text.split(" && ") if text else []
 
 
 def comment(block: BlockGraph, task: resident.Task) -> str:

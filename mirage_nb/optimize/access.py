@@ -200,7 +200,8 @@ def masked(
     crossing = dim is not None and bounded[dim] and (
         starts[dim] % width > 0 or units[dim] % width > 0 or not at[dim].multiple_of(width)
     )
-    moved = tuple(part + named("v", width) if d == dim else part for d, part in enumerate(at))
+    # Else a vector ends where the tensor does, or before: its first element says where all are.
+    moved = tuple(part + named("v", width) if d == dim and crossing else part for d, part in enumerate(at))
     inside, each_inside = (
         " && ".join(
             (f"{start} <= {part.bare} && " if start else "") + f"{part.bare} < {end}"

@@ -30,7 +30,7 @@ from mirage_nb.search.composition import library_and_fused
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.program import Program
 from tests.codegen.mugraphs import attention, rmsnorm_gain
-from tests.codegen.running import draw, errors, run
+from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.mugraphs import Block
 from tests.shares import examples
 
@@ -216,3 +216,20 @@ def test_the_copy_engine_brings_halves_of_a_weight(rows: int, depth: int, progra
         for emitted in kind[:: max(1, len(kind) - 1)]:  # the first and the last
             assert max(errors(session.program.graph, emitted, inputs, run(emitted, inputs))) < 1e-2
     assert kinds.keys() == programs
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize(("rows", "columns"), [(70, 130), (67, 96)])
+def test_windows_of_one_tensor_have_one_pointer_and_one_condition(dtype: str, rows: int, columns: int) -> None:
+    """A box filter in tiles that hang over ends: compilers see which loads are the same; none is behind a jump."""
+    shifts = [f"U[{i}:{i + rows - 2}, {j}:{j + columns - 2}]" for i in range(3) for j in range(3)]
+    text = f"U: {dtype}[{rows}, {columns}]\nreturn ({' + '.join(shifts)}) / 9"
+    found = library_and_fused(parse(text).graph, H200)
+    assert found is not None
+    emitted = emit(found.instance.graph, H200)
+    assert emitted.source.count("__restrict__ x") == 1 and len(emitted.launches[0].args) == 2
+    assert "load_inside" not in emitted.source and "?" not in emitted.source
+    inputs = draw(emitted.graph)
+    for how in WAYS:
+        outputs = run(emitted, inputs, checked=True, **how)
+        assert errors(emitted.graph, emitted, inputs, outputs)[0] < TOLERANCE[DType(dtype)]
