@@ -34,12 +34,12 @@ OUTSIDE = """() => [...document.querySelectorAll('*')].filter((n) => {
 }).map((n) => n.className)"""
 
 
-@pytest.fixture
-def exported(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> str:
     session: Any = FakeSession(0.01)
     session.result()
     session.winners, session.baselines, session.program = (), (), parse("X: f16[16, 1024]\nreturn exp(X)")
-    return export(session, tmp_path / "session.html").as_uri()
+    return export(session, tmp_path_factory.mktemp("exported") / "session.html").as_uri()
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (1920, False), (1920, True), (700, False)])
