@@ -60,6 +60,7 @@ FORMS = {
     f"{SCORES} @ rms_norm(U)": "QKU",
     "softmax(rms_norm(Q) @ transpose(rms_norm(K))) @ U": "QKU",
     "transpose(gelu(X + Y))": "XY",
+    f"transpose({SCORES} @ U, 1, 0, 2)": "QKU",
     "transpose(layer_norm(K) * Q[0, 0], 0, 2, 1)": "QK",
 }
 

@@ -416,8 +416,8 @@ class BlockWriter:
         return self.views[value, wanted]
 
     def _view(self, value: int, layout: Layout, wanted: Layout) -> int:
-        order = [a for a in layout if a is not None]
-        if [a for a in wanted if a is not None] != order:
+        long = {a for a, extent in zip(layout, self.block.types[value].shape, strict=True) if extent > 1}
+        if [a for a in wanted if a in long] != [a for a in layout if a in long]:  # else only dimensions of one element
             perm = _permutation(layout, wanted)
             value = self._append(Op(OpKind.TRANSPOSE, (value,), TransposeAttrs(perm)), tuple(layout[i] for i in perm))
             layout = self.layouts[value]
