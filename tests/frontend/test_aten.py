@@ -248,6 +248,9 @@ LOOKUPS: dict[str, list[Case]] = {
     "aten.index_add.default": [case(X, 0, places(3, 2), tensor(2, 4)), case(IMAGE, 1, places(6, 4), tensor(2, 4, 5))],
     "aten.scatter_add.default": [case(X, 1, places(4, 3, 1), tensor(3, 1)), case(ROW, 0, places(4, 3), tensor(3))],
     "aten.scatter.value": [case(X, 1, places(4, 3, 1), 0.5)],
+    "aten.scatter_reduce.two": [
+        case(X, 1, places(4, 3, 1), tensor(3, 1), how, include_self=both)
+        for how in ("sum", "mean", "prod", "amax", "amin") for both in (True, False)],
     "aten._embedding_bag.default": [
         case(tensor(9, 4), places(9, 6), numbers(0, 2, 2), False, mode, False, *rest)
         for mode, *rest in ((0,), (1,), (0, tensor(6)))],

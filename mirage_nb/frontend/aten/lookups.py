@@ -144,6 +144,7 @@ ROWS: dict[str, Row] = {
     "aten._unsafe_index.Tensor": _index,
     "aten.index_add.default": borrowed("index_add"),
     "aten.scatter_add.default": borrowed("scatter_add"),
+    "aten.scatter_reduce.two": borrowed("scatter_reduce"),
     "aten.scatter.value": borrowed("scatter"),
     "aten.index_put.default": _index_put,
     "aten.view_as_real.default": lambda at, x: at.term(x),  # complex numbers are given as pairs
