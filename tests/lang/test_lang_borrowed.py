@@ -266,7 +266,8 @@ def test_every_borrowed_function_has_an_example() -> None:
 
 
 INDEXED = {
-    "index_add", "scatter", "scatter_add", "scatter_reduce", "embedding", "gather", "index_select", "take_along_axis", "nll_loss",
+    "scatter_reduce",
+    "index_add", "scatter", "scatter_add", "embedding", "gather", "index_select", "take_along_axis", "nll_loss",
     "attention", "index_fill",
 }  # fmt: skip
 """Functions of integers: see test_lang_integers."""

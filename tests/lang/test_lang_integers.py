@@ -34,8 +34,10 @@ EXAMPLES = (
     "torch.zeros(10, 12).double().index_add(0, z, X, alpha=2)",
     "X.index_fill(0, z[:2], 0.5)", "torch.index_fill(X, 1, y, -2)",
     "X.index_add(1, y, X[:, :8])", "X.scatter_add(1, J, X[:, :4])", "W[:, :5].scatter_add(0, I, W[:3, :5])",
-    "X.scatter_reduce(1, J, X[:, :4], 'mean')", "X.scatter_reduce(1, J, X[:, 4:8], reduce='amax', include_self=False)",
-    "torch.scatter_reduce(W[:, :5], 0, I, W[:3, :5], 'prod')", "X.scatter(1, J, 2.0) + X", "torch.zeros(8, 12).scatter_(1, y.unsqueeze(1), 1.0) * X",
+    "X.scatter_reduce(1, J, X[:, :4], 'mean')",
+    "X.scatter_reduce(1, J, X[:, 4:8], reduce='amax', include_self=False)",
+    "torch.scatter_reduce(W[:, :5], 0, I, W[:3, :5], 'prod')", "X.scatter(1, J, 2.0) + X",
+    "torch.zeros(8, 12).scatter_(1, y.unsqueeze(1), 1.0) * X",
 )  # fmt: skip
 EXTENTS = {"y": 12, "z": 8, "I": 10, "J": 12, "M": 2, "n": 12}
 

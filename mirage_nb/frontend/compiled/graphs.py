@@ -33,7 +33,7 @@ from mirage_nb.frontend.compiled.compiling import compiling
 from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, Settled, target_of
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Regions, find_regions
-from mirage_nb.frontend.compiled.replacing import replace
+from mirage_nb.frontend.compiled.replacing import keep_strides, replace
 from mirage_nb.frontend.compiled.report import GraphReport, Reports
 from mirage_nb.runtime.contest.later import Guard
 
@@ -63,6 +63,7 @@ class Compiler:
         late = self.options.wait and more.get("is_inference", False)  # what derivatives need says now how it lies
         plain = None if late else self.build(gm, example_inputs, **more)  # before a search, which needs the cores
         try:
+            keep_strides(original.graph, _reported() if plain is not None else ())
             return self.swapping(original, list(example_inputs), more, plain)
         except Exception as error:  # noqa: BLE001  # as above
             self.reports.add(GraphReport([], trouble=_first_line(error)))
@@ -108,6 +109,12 @@ class Compiler:
                 stack.enter_context(V.set_fake_mode(fake))
                 stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(fake)))
             return self.build(gm, examples, **more)
+
+
+def _reported() -> Sequence[Any]:
+    """How the results of the graph that was compiled last lie, as its code told PyTorch."""
+    context = torch._guards.TracingContext.try_get()
+    return (context.output_strides if context is not None else None) or ()
 
 
 def fixed(graph: torch.fx.Graph) -> bool:
@@ -271,6 +278,7 @@ class _BySize:
             with torch.no_grad(), compiling({}):
                 gm = make_fx(self._graph, tracing_mode="fake")(*arguments)
             examples = [n.meta.get("val", a) for n, a in zip(_placeholders(gm), arguments, strict=True)]
+            keep_strides(gm.graph, ())
             batch = batch_of(self._graph.graph, arguments)
             return compiler.swapping(gm, examples, self._more, self._plain, batch)
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run

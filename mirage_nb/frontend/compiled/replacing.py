@@ -13,10 +13,43 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._inductor import inductor_prims
 from torch._inductor.pattern_matcher import stable_topological_sort
 
+from mirage_nb.frontend.aten import VIEWS
 from mirage_nb.frontend.compiled.kernels import Kernel
 from mirage_nb.frontend.compiled.regions import Region
+
+
+def keep_strides(graph: torch.fx.Graph, reported: Sequence[Any]) -> None:
+    """Have results that do not lie row by row lie as they do, whatever computes them and what that reads: who reads
+    them, derivatives among them, was told so. reported: how PyTorch's code for the graph has them, where that is
+    known."""
+    (output,) = graph.find_nodes(op="output")
+    kept: dict[Any, Any] = {}
+    for number, node in enumerate(output.args[0]):
+        value = node.meta.get("val") if hasattr(node, "op") else None
+        if not isinstance(value, torch.Tensor) or node.op != "call_function" or str(node.target) in VIEWS:
+            continue
+        told = reported[number] if number < len(reported) and reported[number] is not None else value.stride()
+        strides = [int(stride) for stride in told]
+        wanted = value.new_empty_strided(value.shape, strides)
+        plain = wanted.is_contiguous() and value.is_contiguous()
+        if not plain and _is_dense(wanted) and node not in kept:
+            with graph.inserting_before(output):
+                kept[node] = graph.call_function(inductor_prims.force_stride_order, (node, strides))
+            kept[node].meta["val"] = wanted
+    output.args = (torch.fx.node.map_arg(output.args[0], lambda node: kept.get(node, node)),)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie in some order of its dimensions, without gaps."""
+    count = 1
+    for stride, extent in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1):
+        if stride != count:
+            return False
+        count *= extent
+    return True
 
 
 def replace(gm: torch.fx.GraphModule, taken: Sequence[tuple[Region, Kernel]]) -> None:
