@@ -13,11 +13,12 @@ import pytest
 
 from mirage_nb.errors import LaunchError
 from mirage_nb.lang import parse
-from mirage_nb.runtime.contest import other_cards, trial
+from mirage_nb.runtime.contest import other_cards, trial, tuning
 from mirage_nb.runtime.contest.other_cards import Course, Entrant, OtherCards, laps
 from mirage_nb.runtime.contest.standby import Standby
 from mirage_nb.runtime.contest.timing import Lap, Timing
 from mirage_nb.runtime.gpu import Gpu
+from mirage_nb.search.session.progress import State
 from mirage_nb.settings import VISIBLE_DEVICES, visible_devices
 from tests.stand_in_card import CARD, CUBIN
 
@@ -93,6 +94,18 @@ def test_a_card_of_another_kind_takes_no_part(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(other_cards, "own_gpu", lambda: Gpu("Smaller card", 90, 114, "13.0", 50 * 2**20))
     with pytest.raises(LaunchError, match="another kind, Smaller card"):
         laps(COURSE, [BEST], 9.0)
+
+
+def test_threads_of_other_cards_go_on_while_the_session_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session tells no thread but its supervising one to proceed, and nothing was timed on any other card."""
+    given: list[Any] = []
+    monkeypatch.setattr(tuning, "OtherCards", lambda course, proceed, tell, lent: given.append(proceed))
+    search = SimpleNamespace(program=COURSE.program, state=State.RUNNING, tell=None, proceed=lambda: False)
+    passes: Any = SimpleNamespace(search=search, input_scale=1.0)
+    tuning._Tuning(passes, CARD, 9.0, None)._others()
+    assert given[0]()
+    search.state = State.STOPPED
+    assert not given[0]()
 
 
 def test_its_process_sees_one_card_only(monkeypatch: pytest.MonkeyPatch) -> None:

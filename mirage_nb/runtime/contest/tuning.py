@@ -31,7 +31,7 @@ from mirage_nb.search import Assembly, configurations, instances, prepare, run_c
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.pool import Workers
-from mirage_nb.search.session.progress import Candidate
+from mirage_nb.search.session.progress import LIVE, Candidate
 from mirage_nb.search.sizes.instantiate import overhangs
 from mirage_nb.settings import read_settings
 from mirage_nb.targets import Target
@@ -142,7 +142,7 @@ class _Tuning:
     def _others(self) -> OtherCards:
         search = self._search
         course = Course(search.program, self._passes.input_scale, self._gpu)
-        return OtherCards(course, search.proceed, search.tell, self._lent)
+        return OtherCards(course, lambda: search.state in LIVE, search.tell, self._lent)  # in threads of their own
 
     def _batch(self, heats: Heats, workers: Workers) -> None:
         """Time the next ones; where there are none, wait for instances that are being found, or look further."""
