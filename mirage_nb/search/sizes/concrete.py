@@ -416,8 +416,11 @@ class BlockWriter:
         return self.views[value, wanted]
 
     def _view(self, value: int, layout: Layout, wanted: Layout) -> int:
-        long = {a for a, extent in zip(layout, self.block.types[value].shape, strict=True) if extent > 1}
-        if [a for a in wanted if a in long] != [a for a in layout if a in long]:  # else only dimensions of one element
+        extents = dict(zip(layout, self.block.types[value].shape, strict=True))
+        order, moved = ([a for a in axes if a is not None] for axes in (layout, wanted))
+        short = [a for a in order if extents[a] == 1]
+        one = len(short) == 1 and [a for a in order if a not in short] == [a for a in moved if a not in short]
+        if moved != order and not one:  # of several dimensions of one element a reshape would not say which is which
             perm = _permutation(layout, wanted)
             value = self._append(Op(OpKind.TRANSPOSE, (value,), TransposeAttrs(perm)), tuple(layout[i] for i in perm))
             layout = self.layouts[value]
