@@ -359,10 +359,10 @@ def test_a_tuning_times_more_and_finds_the_fastest(card: Card, monkeypatch: pyte
 
 
 class Lent(futures.Executor):
-    """Other machines' cards, on which a muGraph takes as long as on ours, `slower` times, or nothing comes back."""
+    """Other machines' cards, on which a muGraph takes `slower` times as long as on ours."""
 
-    def __init__(self, slower: float = 1.0, lost: bool = False) -> None:
-        self.slower, self.lost, self.asked, self.best = slower, lost, list[str](), set[str]()
+    def __init__(self, slower: float) -> None:
+        self.slower, self.asked, self.best = slower, list[str](), set[str]()
 
     def submit(self, function: Any, /, *given: Any, **named: Any) -> futures.Future[Any]:
         _, entrants, _ = given
@@ -370,28 +370,23 @@ class Lent(futures.Executor):
         self.asked += [one.name for one in entrants[1:]]
         self.best.add(entrants[0].name)
         future: futures.Future[Any] = futures.Future()
-        if self.lost:
-            future.set_exception(LaunchError("the kernel did not end"))
-            return future
         times = ((one.name, self.slower * Card.took(one.name)) for one in entrants)
         future.set_result([Lap(name, 0.0, Timing(name, us, us, us, 9)) for name, us in times])
         return future
 
 
-@pytest.mark.parametrize("lent", [Lent(), Lent(slower=1.4), Lent(lost=True)], ids=["like ours", "slower", "lost"])
-def test_any_number_of_cards_finds_the_same_winner(card: Card, monkeypatch: pytest.MonkeyPatch, lent: Lent) -> None:
+@pytest.mark.parametrize("slower", [1.0, 1.4])
+def test_any_number_of_cards_finds_the_same_winner(card: Card, slower: float) -> None:
     """What others say counts if their card is as fast as ours; else all of it is timed here."""
-    alone, together = finished(), finished()
-    alone.tune(seconds=30)
-    times = {c.digest: c.time_us for c in alone.result(60).candidates}
+    session, lent = finished(), Lent(slower)
     card.laps.clear()
-    together.tune(seconds=30, executor=lent)
-    snapshot = together.result(60)
-    assert {c.digest: c.time_us for c in snapshot.candidates} == times
-    assert together.best.candidate.digest == alone.best.candidate.digest and lent.asked
-    refused, given = lent.slower > 1 or lent.lost, {*lent.asked} - lent.best
-    assert given.issubset(card.laps) if refused else given.isdisjoint(card.laps)
-    assert any("nothing more is timed on a lent card" in m for m in snapshot.messages) == refused
+    session.tune(seconds=30, executor=lent)
+    snapshot, given = session.result(60), {*lent.asked} - lent.best
+    times = {c.digest: c.time_us for c in snapshot.candidates if c.time_us is not None}
+    assert times == pytest.approx({digest: Card.took(digest) for digest in times}, abs=ways.HASTY_US)
+    assert session.best.candidate.digest == min(times, key=Card.took) and given
+    assert given.issubset(card.laps) if slower > 1 else given.isdisjoint(card.laps)
+    assert any("nothing more is timed on a lent card" in m for m in snapshot.messages) == (slower > 1)
 
 
 def test_only_what_is_near_the_best_is_raced_at_last(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
