@@ -190,7 +190,6 @@ class Reader:
         ]
         return f"{name}[v]"
 
-
     def _across(self, value: int, index: Multi, dim: int | None) -> str:
         """An element of the vectors that lie across the vectors to be made, one for each of their elements; "" if those
         of this value do not."""

@@ -223,7 +223,6 @@ class ResidentText:
                 results = [self._read(reader, part.source) for part in found]
                 store_vector(self.out, reader, results, leaf, type_.dtype)
 
-
     def _parts(self, save: resident.Save) -> list[Part]:
         found = parts(self.scope.block, self.scope.block.savers[save.output].inputs[0])
         return [found[part] for part in save.parts]

@@ -183,8 +183,7 @@ def _shared_out(block: Holding, most: Any, loaded: Sequence[Loaded], warps: int)
         slots = np.where(rows, row_slots(tile[-1], row_lanes(results, warps), shared), along)
     registers = _registers(loaded, slots, width)
     tight = (rows | (parts > 1)) & (registers > REGISTER_BUDGET)
-    found = Holding(tile, axes, rows, width, parts, warps, np.where(tight, REGISTER_BUDGET, registers), tight)
-    return found
+    return Holding(tile, axes, rows, width, parts, warps, np.where(tight, REGISTER_BUDGET, registers), tight)
 
 
 def _crossed(block: Holding, most: Any, loaded: Sequence[Loaded], along: Sequence[int]) -> Holding:

@@ -35,7 +35,7 @@ def program() -> KernelGraph:
 @pytest.fixture(scope="module")
 def session(program: KernelGraph) -> SearchSession:
     """A session that has ended; its program has 94 operators."""
-    made = SearchSession(program, H200, effort="quick", seconds=25.0)
+    made = SearchSession(program, H200, effort="quick", seconds=15.0)
     made.start().result(60)
     return made
 
