@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,16 @@ from mirage_nb.errors import GraphError
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
 from mirage_nb.interp.reference import FloatAlgebra
 from mirage_nb.interp.run import run_block
+from mirage_nb.targets import TARGETS
+from mirage_nb.tile.planned import Planned
 from mirage_nb.tile.resident import ResidentProgram
 from mirage_nb.tile.staged import StagedProgram
 from mirage_nb.tile.staged_validate import NONSENSE
-from mirage_nb.verify.tiles import run_staged
+from mirage_nb.verify.tiles import compare, run_staged
 
 FLOATS = FloatAlgebra(np.dtype(float))
+H200 = TARGETS["h200"]
+LEAST_CAUGHT = 0.95
 Blocks = StagedProgram | ResidentProgram
 
 
@@ -46,3 +52,24 @@ def right_over_residues(program: Blocks) -> bool:
         if all(defined.any() for defined in both):
             return True
     return False
+
+
+def assert_caught(changes: Iterable[tuple[Blocks, str, Blocks]], least: int) -> None:
+    """Of programs, what was changed in them and what they are then: so many at least are found by the validator, nearly
+    all that are not as good, and the others where winners are run."""
+    outcomes: Counter[str] = Counter()
+    for program, what, changed in changes:
+        if changed == program:
+            continue
+        one = Planned(program.block, changed)
+        if one.findings(H200):
+            outcomes["found"] += 1
+        elif right(changed, program):
+            outcomes["as good"] += 1
+        else:
+            outcomes["missed"] += 1
+            print(f"{program!r}: {what}")
+            assert compare(one, H200, 3)[1], "a winner's is run"
+    assert outcomes["found"] > least
+    assert outcomes["found"] >= LEAST_CAUGHT * (outcomes["found"] + outcomes["missed"])
+    assert outcomes["as good"] < 0.25 * outcomes["found"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import replace
 from functools import cache
 from html import escape
@@ -26,11 +25,10 @@ from tests.mugraphs import Block, one_kernel, tensor
 from tests.shares import shared_out
 from tests.tile.lines import RESIDENT, parse
 from tests.tile.resident_mutants import mutants
-from tests.tile.running import right, right_over_residues
+from tests.tile.running import assert_caught, right, right_over_residues
 
 H200 = TARGETS["h200"]
 FEW = replace(H200, multiprocessors=2)
-LEAST_CAUGHT = 0.95
 
 
 def running(shape: tuple[int, ...], dim: int, backward: bool, exclusive: bool) -> KernelGraph:
@@ -141,23 +139,8 @@ def test_planned_programs_are_valid_and_right(name: str) -> None:
 @shared_out
 def test_mutants_are_caught(share: int) -> None:
     """A thread that has another element, a value asked for too late, scratch of another fold."""
-    outcomes: Counter[str] = Counter()
-    for name in NAMED:
-        for program in programs(name):
-            for what, changed in list(mutants(program))[::share]:
-                if changed == program:
-                    continue
-                if validate(changed, H200):
-                    outcomes["found"] += 1
-                elif right(changed, program):
-                    outcomes["as good"] += 1
-                else:
-                    outcomes["missed"] += 1
-                    print(f"{name}: {what}")
-                    assert compare(Planned(program.block, changed), H200, 3)[1], "a winner's is run"
-    assert outcomes["found"] > 1500 // share
-    assert outcomes["found"] >= LEAST_CAUGHT * (outcomes["found"] + outcomes["missed"])
-    assert outcomes["as good"] < 0.25 * outcomes["found"]
+    named = (program for name in NAMED for program in programs(name))
+    assert_caught(((p, *one) for p in named for one in list(mutants(p))[::share]), 1500 // share)
 
 
 @pytest.mark.parametrize(("name", "what"), [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -28,7 +27,7 @@ from tests import strategies
 from tests.codegen import mugraphs
 from tests.shares import examples, shared_out
 from tests.tile.lines import parse
-from tests.tile.running import FLOATS, right, right_over_residues
+from tests.tile.running import FLOATS, assert_caught, right, right_over_residues
 from tests.tile.squares import turned
 from tests.tile.staged_mutants import mutants
 from tests.tile.staged_plans import blocks, programs
@@ -53,7 +52,6 @@ NAMED: dict[str, tuple[KernelGraph, Options]] = {
     "turned": (turned(32, 16, DType.F16, (16, 16)), Options(1)),
     "split": (mugraphs.split_safe_attention(loop=4), Options(4, 2, bulk=True)),
 }
-LEAST_CAUGHT = 0.95
 
 
 def run_plan(planned: Plan, inputs: Sequence[Any]) -> list[Any]:
@@ -138,23 +136,8 @@ def test_blocks_of_a_winner_are_run(name: str) -> None:
 @shared_out
 def test_mutants_are_caught(share: int) -> None:
     """A barrier dropped, a stage off by one, a tile moved, a share too small."""
-    outcomes: Counter[str] = Counter()
-    for name in NAMED:
-        for program in planned(name):
-            for what, changed in list(mutants(program))[::share]:
-                if changed == program:
-                    continue
-                if validate(changed, H200):
-                    outcomes["found"] += 1
-                elif right(changed, program):
-                    outcomes["as good"] += 1
-                else:
-                    outcomes["missed"] += 1
-                    print(f"{name}: {what}")
-                    assert compare(Planned(program.block, changed), H200, 3)[1], "a winner's is run"
-    assert outcomes["found"] > 1500 // share
-    assert outcomes["found"] >= LEAST_CAUGHT * (outcomes["found"] + outcomes["missed"])
-    assert outcomes["as good"] < 0.25 * outcomes["found"]
+    named = (program for name in NAMED for program in planned(name))
+    assert_caught(((p, *one) for p in named for one in list(mutants(p))[::share]), 1500 // share)
 
 
 @pytest.mark.parametrize(("name", "what", "finding"), [
