@@ -41,6 +41,16 @@ def test_the_next_session_has_the_processes_of_the_last(monkeypatch: pytest.Monk
     assert process_of() != first, "they have the environment of their start"
 
 
+def test_whose_owner_has_moved_meanwhile_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of a session in which a variable was set were given to the next one, which has it, as those that do."""
+    with Trials(lambda: True, kept=True) as trials:
+        first = trials.call(os.getpid, seconds=60)
+        monkeypatch.setenv("MIRAGE_NB_HOME", "/elsewhere")
+    assert not alive(first)
+    with Trials(lambda: True, kept=True) as trials:
+        assert trials.call(os.getenv, "MIRAGE_NB_HOME", seconds=60) == "/elsewhere"
+
+
 def test_two_at_a_time_share_no_process() -> None:
     one, other = (Trials(lambda: True, kept=True) for _ in range(2))
     processes = {t.call(os.getpid, seconds=60) for t in (one, other)}

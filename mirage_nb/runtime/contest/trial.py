@@ -30,7 +30,7 @@ import numpy as np
 from mirage_nb.codegen import Emitted
 from mirage_nb.errors import LaunchError
 from mirage_nb.ir import Input, KernelGraph, TensorType
-from mirage_nb.runtime.contest.standby import STANDBY
+from mirage_nb.runtime.contest.standby import STANDBY, Place
 from mirage_nb.runtime.execution.buffers import Array, Sample, decode, draw_sample, encode
 from mirage_nb.runtime.execution.compile import Cubin
 from mirage_nb.runtime.execution.execute import CpuExecutable, Executable
@@ -287,9 +287,9 @@ class Trials:
         kept: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._proceed, self._kept, self._kind = proceed, kept, (count, environment or {})
+        self._proceed, self._kept, self._place = proceed, kept, Place.now(count, (environment or {}).items())
         self._guard = threading.Lock()
-        self._workers = STANDBY.take(*self._kind) if kept else Workers(count, urgent=True, environment=environment)
+        self._workers = STANDBY.take(self._place) if kept else Workers(count, urgent=True, environment=environment)
         self._terminated = False
 
     def __enter__(self) -> Trials:
@@ -303,7 +303,7 @@ class Trials:
         is told that there is no reason to go on, and blames no kernel."""
         with self._guard:
             self._terminated = True
-            if self._kept and STANDBY.give(self._workers, *self._kind, forget):
+            if self._kept and STANDBY.give(self._workers, self._place, forget):
                 self._workers = Workers(0)
                 self._workers.shutdown(wait=False)
         self._workers.terminate(wait)
