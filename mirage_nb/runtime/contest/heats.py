@@ -125,9 +125,9 @@ class Heats:
 
     def _sent(self, untimed: Mapping[int, Job], compiled: dict[int, Made]) -> bool:
         """Give kernels to another card, if there is one that has room for them."""
-        best = next(iter(self._passes.ranked), None)
         if self._others is None or not self._others.have_room or self.track is None:
             return False
+        best = next(iter(self._passes.ranked), None)
         if best is None or best.cubin is None:
             return False
         if best.label not in self._here_us:  # as short a timing as there

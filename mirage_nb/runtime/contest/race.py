@@ -31,7 +31,7 @@ from mirage_nb.runtime.contest.timing import (
     time_quickly,
 )
 from mirage_nb.runtime.execution.buffers import SMALLEST_SCALE
-from mirage_nb.runtime.execution.launch import Call, GpuExecutable, torch_errors, usable
+from mirage_nb.runtime.execution.launch import SHOWN, Call, GpuExecutable, torch_errors, usable
 from mirage_nb.runtime.execution.torch_program import as_torch, torch_dtype
 from mirage_nb.runtime.gpu import CardLost, Gpu
 from mirage_nb.verify.reals.ranges import ranges, within
@@ -44,7 +44,6 @@ CHAIN_REPEATS = 6
 """Calls back to back vary little: so many replays of them."""
 LONG_US = 250.0
 """What takes longer hides where it begins: it is tuned by its time behind a foreign kernel alone."""
-NOTE_LENGTH = 120
 DROWNED = "its time drowned in what else ran on the card"
 RESTART = "restart the Python process to use the GPU again"
 Buffers = tuple[list[Any], list[Any]]
@@ -167,7 +166,7 @@ class Track:
                 calls, outputs = enter()
             except Exception as error:  # noqa: BLE001  # who cannot run at these shapes is no contestant
                 first = str(error).strip().splitlines() or [type(error).__name__]
-                laps[name] = Lap(name, None, None, first[0][:NOTE_LENGTH])
+                laps[name] = Lap(name, None, None, first[0][:SHOWN])
                 continue
             distance = _error(outputs, self._reference)
             if distance <= RACE_TOLERANCE:
