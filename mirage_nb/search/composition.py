@@ -178,7 +178,12 @@ def _if_running(wording: Wording) -> Wording:
     return replace(wording, replaced=replaced)
 
 
-ONE_ROW = Words((Wording(one_row.products, one_row.as_sums, _by_axes(one_row.as_sums)),))
+ONE_ROW = Words(
+    (
+        Wording(one_row.uneven, one_row.evened, _by_axes(one_row.halved)),
+        Wording(one_row.products, one_row.as_sums, _by_axes(one_row.as_sums)),
+    )
+)
 """Products of one row are no library's."""
 COLUMNS = Words(
     (

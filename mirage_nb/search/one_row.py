@@ -4,13 +4,20 @@ In: a tensor program. Out: the same program in which the product of one row with
 as PyTorch keeps them) multiplies the row with every row of the matrix, element by element, and sums these up. Such a
 product reads every element once and is nothing but memory: threads that each hold a part of a row do it without a
 tensor core and without shared memory, and what stands in front of the row, or behind the sums, is theirs, too.
-Invariant: over the real numbers the program stays what it was.
+Matrices of different heights that share the row, as of queries and of fewer keys and values, are cut into parts of one
+height first, so that one kernel holds rows of all. Invariant: over the real numbers the program stays what it was.
 """
 
 from __future__ import annotations
 
-from mirage_nb.ir import DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
+from functools import reduce
+from math import gcd
+
+from mirage_nb.ir import DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, SliceAttrs, TransposeAttrs
 from mirage_nb.ir.rewrite import Rewrite, saying
+
+PARTS = 8
+"""Parts of the matrices that share a row, at most: a thread has a row of each in flight."""
 
 
 def products(program: KernelGraph) -> dict[int, tuple[int, ...]]:
@@ -31,6 +38,51 @@ def as_sums(program: KernelGraph) -> KernelGraph:
         return made.add(Op(OpKind.RESHAPE, (summed,), ReshapeAttrs(program.types[value].shape)))
 
     return saying(program, found, sums)
+
+
+def uneven(program: KernelGraph) -> dict[int, tuple[int, ...]]:
+    """Such products that share their row with others, and whose matrix has several parts of the greatest height that
+    divides those of all: for each the row, and the matrix as it lies."""
+    found = products(program)
+    return {value: found[value] for value, parts in _parts(program).items() if parts > 1}
+
+
+def evened(program: KernelGraph) -> KernelGraph:
+    """The program with a product of each part of these matrices, and the results put together."""
+    return _cut(program, {value: parts for value, parts in _parts(program).items() if parts > 1})
+
+
+def halved(program: KernelGraph) -> KernelGraph:
+    """The program with every such product as those of two halves, as far as rows are even in number."""
+    return _cut(program, {value: 2 for value in products(program) if program.types[value].shape[-1] % 2 == 0})
+
+
+def _parts(program: KernelGraph) -> dict[int, int]:
+    """How many parts of one height the matrix of a product has, where there are not too many of them together."""
+    sharing: dict[int, dict[int, int]] = {}
+    for value, (row, _) in products(program).items():
+        sharing.setdefault(row, {})[value] = program.types[value].shape[-1]
+    parts = ({value: width // gcd(*widths.values()) for value, width in widths.items()} for widths in sharing.values())
+    return {value: count for some in parts if sum(some.values()) <= PARTS for value, count in some.items()}
+
+
+def _cut(program: KernelGraph, parts: dict[int, int]) -> KernelGraph:
+    """The program with these products as those of so many parts of their matrix."""
+    found = products(program)
+    maker = {values[0]: op for op, values in program.definitions()}
+
+    def each(made: Rewrite[KernelGraph], value: int, op: Op) -> int:
+        row, matrix = made.places(found[value])
+        turned, rank = maker[op.inputs[1]], len(program.types[value].shape)
+        height = program.types[value].shape[-1] // parts[value]
+        results = []
+        for n in range(parts[value]):
+            part = made.add(Op(OpKind.SLICE, (matrix,), SliceAttrs(rank - 2, n * height, height)))
+            across = made.add(Op(OpKind.TRANSPOSE, (part,), turned.attrs))
+            results.append(made.add(Op(OpKind.MATMUL, (row, across))))
+        return reduce(lambda a, b: made.add(Op(OpKind.CONCAT, (a, b), DimAttrs(rank - 1))), results)
+
+    return saying(program, parts, each)
 
 
 def _operands(program: KernelGraph, maker: dict[int, Op], op: Op) -> tuple[int, ...]:

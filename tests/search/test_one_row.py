@@ -8,10 +8,11 @@ import pytest
 from mirage_nb.codegen import LibraryCall, emit
 from mirage_nb.interp import reference
 from mirage_nb.ir import OpKind
+from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search.composition import ONE_ROW, ROWS_FUSED, library_and_fused
-from mirage_nb.search.one_row import as_sums
+from mirage_nb.search.one_row import as_sums, evened, uneven
 from mirage_nb.search.session.unsearched import judged, unsearched
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import check
@@ -64,12 +65,41 @@ def test_what_comes_along_a_line_is_added_where_rows_are_held(form: str) -> None
     check(fused.graph)
 
 
-def test_layers_of_different_widths_are_kernels_of_their_own() -> None:
-    """Queries, and the fewer keys and values: threads hold rows of one tile, and of others in shared memory."""
-    text = "X: bf16[1, 256]\nQ: bf16[512, 256]\nK: bf16[128, 256]\nV: bf16[128, 256]\nreturn X @ Q.T, X @ K.T, X @ V.T"
-    fused = {c.configuration: c for c in unsearched(parse(text).graph, H200)}[ROWS_FUSED]
-    planned = [kernel for kernel in plan(fused.graph, H200).kernels if kernel is not None]
-    assert [kernel.resident is not None for kernel in planned] == [True, True]
+QKV = """
+X: bf16[1, 256]
+g: bf16[256]
+Q: bf16[512, 256]
+K: bf16[128, 256]
+V: bf16[128, 256]
+x = rms_norm(X, g, eps=1e-5)
+return x @ Q.T, x @ K.T, x @ V.T
+"""
+
+
+def test_layers_of_different_widths_are_one_kernel() -> None:
+    """Queries, and the fewer keys and values: a thread holds a row of each of six parts of one height."""
+    fused = {c.configuration: c for c in unsearched(parse(QKV).graph, H200)}[ROWS_FUSED]
+    (kernel,) = [kernel for kernel in plan(fused.graph, H200).kernels if kernel is not None]
+    assert kernel.resident is not None and kernel.resident.layout.rows
+    assert launched(fused.graph) == 1 and fused.verdict.accepted
+    assert OpKind.SLICE in {op.kind for op in fused.small[1].ops}  # the parts were judged, too
+    check(fused.graph)
+
+
+@pytest.mark.parametrize(
+    ("widths", "parts"),
+    [((512, 128, 128), 4), ((512, 384), 4), ((512, 128, 120), 1), ((512, 32), 1), ((256, 256), 1), ((384,), 1)],
+)
+def test_matrices_that_share_a_row_are_cut_to_one_height(widths: tuple[int, ...], parts: int) -> None:
+    names = "ABC"[: len(widths)]
+    lines = ["X: f32[1, 64]", *(f"{n}: f32[{width}, 64]" for n, width in zip(names, widths, strict=True))]
+    program = parse("\n".join([*lines, "return " + ", ".join(f"X @ {n}.T" for n in names)])).graph
+    made = evened(program)
+    cut = [op.attrs for op in made.ops if op.kind is OpKind.SLICE and op.inputs == (1,)]
+    assert len(cut) == (parts if parts > 1 else 0) and (made is program) == (not uneven(program))
+    arrays = [np.random.default_rng(0).standard_normal(i.type.shape) for i in program.inputs]
+    for found, right in zip(reference.evaluate(made, arrays), reference.evaluate(program, arrays), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-9)
 
 
 def test_a_gated_layer_is_two_kernels() -> None:
