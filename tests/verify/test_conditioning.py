@@ -107,3 +107,15 @@ def test_a_sum_that_cancels_within_an_operator_loses_a_share_of_one() -> None:
     found = analyse(graph, inputs)
     share = found.deviations[0] / np.abs(found.outputs[0])
     assert (share > 5 * ROUNDING[DType.F32]).all() and (share < 50 * ROUNDING[DType.F32]).all()
+
+
+@pytest.mark.parametrize(
+    "quotient", ["mean(E, axis=1) / std(E, axis=1)", "var(E, axis=1) ** (-1 / 3)", "f(std(E, axis=1))"]
+)
+def test_of_a_quotient_by_what_rounding_makes_of_zero_nothing_is_known(quotient: str) -> None:
+    """Elements of a row are equal, and what a sum leaves of their differences may be zero or not, as it comes."""
+    graph = parse(f"X: f32[64, 50]\nE = X - 0.01\ndef f(x): return (1 + x) / x\nreturn {quotient}").graph
+    rows = np.random.default_rng(0).standard_normal((64, 1)).astype(np.float32) / 3
+    found = analyse(graph, {"X": np.broadcast_to(rows, (64, 50))})
+    finite = np.isfinite(found.outputs[0])
+    assert finite.any() and np.isinf(found.deviations[0][finite]).all()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mirage_nb.interp.reference import SCALARS, FloatAlgebra
 from mirage_nb.interp.run import run_block
-from mirage_nb.ir import OPS, ApplyAttrs, BlockGraph, DType, KernelGraph, Op, OpKind, Trait, formula
+from mirage_nb.ir import OPS, ApplyAttrs, BlockGraph, DType, KernelGraph, Op, OpKind, PowAttrs, Trait, formula
 from mirage_nb.ir.dtypes import FORMATS
 from mirage_nb.verify.reals.rounding import LARGEST, SMALLEST, rounded
 
@@ -203,7 +203,7 @@ def _of_formula(text: str, operand: _Tensor, dtype: DType) -> Array:
     """The variance of a formula, whose primitives are evaluated one after the other in f32 (f64 for f64)."""
     unit = ROUNDING[_computed_in(dtype)]
     start = (operand.exact, np.broadcast_to(_deviation(operand), operand.exact.shape))
-    primitives = {name: _primitive(function, unit) for name, function in SCALARS.items()}
+    primitives = {name: _primitive(name, function, unit) for name, function in SCALARS.items()}
 
     def exactly(number: Fraction) -> tuple[Array, Array]:
         return np.asarray(float(number)), np.zeros(())
@@ -212,7 +212,7 @@ def _of_formula(text: str, operand: _Tensor, dtype: DType) -> Array:
     return np.asarray(deviation**2)
 
 
-def _primitive(function: Callable[..., Array], unit: float) -> Callable[..., tuple[Array, Array]]:
+def _primitive(name: str, function: Callable[..., Array], unit: float) -> Callable[..., tuple[Array, Array]]:
     """A primitive of formulas on values with their deviations; an exponent has none."""
 
     def made(*given: Any) -> tuple[Array, Array]:
@@ -225,7 +225,9 @@ def _primitive(function: Callable[..., Array], unit: float) -> Callable[..., tup
             value, deviation = one
             ends = [[*values[:place], end, *values[place + 1 :]] for end in (value + deviation, value - deviation)]
             moved = np.fmax(*(np.abs(function(*end) - found) for end in ends))
-            moved = np.where(np.isinf(deviation) | np.isnan(moved), np.inf, moved)
+            divides = (name, place) == ("div", 1) or (name == "pow" and given[1] < 0)
+            unknown = np.isinf(deviation) | np.isnan(moved) | (divides & (np.abs(value) <= deviation))
+            moved = np.where(unknown, np.inf, moved)
             square = square + np.where(deviation > 0, moved, 0.0) ** 2
         return found, np.where(np.isfinite(found), np.sqrt(square), 0.0)
 
@@ -246,10 +248,19 @@ def _difference(op: Op, operands: Sequence[_Tensor], place: int, deviation: Arra
         made = _EXACT.apply(op.kind, _put([t.exact for t in operands], place, moved), op.attrs, 0)
         found = np.fmax(found, np.abs(made - exact))
     unknown = np.isinf(deviation)
+    if _divides(op, place):  # between both ends lies a pole
+        unknown |= np.abs(at) <= deviation
     if unknown.any():
         mark = _put([np.zeros(t.exact.shape) for t in operands], place, unknown.astype(np.float64))
         found = np.where(_reached(op, mark, exact.shape), np.inf, found)
     return np.where(np.isfinite(exact) & np.isnan(found), np.inf, found)
+
+
+def _divides(op: Op, place: int) -> bool:
+    """Whether the operator divides by this operand."""
+    if isinstance(op.attrs, PowAttrs):
+        return op.attrs.exponent < 0
+    return op.kind is OpKind.DIV and place == 1
 
 
 def _reached(op: Op, marked: list[Array], shape: tuple[int, ...]) -> Array:
