@@ -134,14 +134,18 @@ def _less(b: Builder, x: Value, top: Value, axes: Axes) -> tuple[Value, Value, V
     return shifted, top, b.tensor(LOG(b, total), "logsumexp")
 
 
+def masks(b: Builder, x: Value) -> list[Value]:
+    """The conditions that leave minus infinity of what a tensor is made of."""
+    choices = (op for op in map(b.definition, b.needed([x])) if op is not None and op.kind is OpKind.WHERE)
+    return [Value(op.inputs[0]) for op in choices if isinstance(op.attrs, WhereAttrs) and op.attrs.infinite < 0]
+
+
 def logsumexp(b: Builder, x: Value, axes: Axes, keepdims: bool) -> Term:
     """The logarithm of the sum of exponentials, with the maximum taken out first; of what an input may have masked by
     minus infinity everywhere, that is it. Masks of places are taken to leave something, so that tiles are rescaled.
     """
     top = folded(b, OpKind.MAX, x, axes)
-    choices = (op for op in map(b.definition, b.needed([x])) if op is not None and op.kind is OpKind.WHERE)
-    masks = (Value(op.inputs[0]) for op in choices if isinstance(op.attrs, WhereAttrs) and op.attrs.infinite < 0)
-    if any(b.definition(value) is None for value in b.needed(masks)):
+    if any(b.definition(value) is None for value in b.needed(masks(b, x))):
         hidden = b.tensor(comparison(ast.Eq)(b, top, Infinity(-1)), "logsumexp")
         top = b.tensor(where(b, hidden, ZERO, top), "logsumexp")
     _, _, logarithm = _less(b, x, top, axes)

@@ -39,6 +39,7 @@ from mirage_nb.lang.lowering import ZERO, add, cast, is_mask, is_whole, maximum,
 from mirage_nb.lang.masks import comparison, table
 from mirage_nb.lang.names import WHOLE
 from mirage_nb.lang.ranges import bounds
+from mirage_nb.lang.reductions import masks
 from mirage_nb.lang.views import indexed as indexed_tensor
 from mirage_nb.lang.views import swap_last
 
@@ -223,6 +224,7 @@ SPECIAL: dict[str, Callable[..., Result]] = {
     "_is_sequence": lambda b, x: Number.of(isinstance(x, tuple)),
     "_is_function": lambda b, x: Number.of(isinstance(x, Callee)),
     "_is_tensor": lambda b, x: Number.of(is_tensor(x) or isinstance(x, Picked)),
+    "_may_be_masked": lambda b, x: Number.of(is_tensor(x) and bool(masks(b, x))),
     "_never": lambda b, x, n: Number.of(_never(b, x, n)),
     "_is_mask": lambda b, x: Number.of(is_tensor(x) and is_mask(b, x)),
 }

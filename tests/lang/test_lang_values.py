@@ -439,3 +439,15 @@ def test_a_function_may_return_from_a_loop_as_often_as_it_is_called() -> None:
         function = f"def f(x):\n    {loop}\n        return x + 1"
         graph = parse(f"X: f32[4]\n{function}\nfor k in range(200):\n    X = f(X)\nreturn X").graph
         assert [op.kind for op in graph.ops].count(OpKind.ADD) == 200
+
+
+@pytest.mark.parametrize(("written", "right"), [
+    ("logaddexp(where(X > 1, X, -inf), where(Y > 1, Y, -inf))", [-np.inf, 2, 3, np.logaddexp(2, 3)]),
+    ("logaddexp(where(X > 1, X, -inf), 1)", np.logaddexp([-np.inf, 2, -np.inf, 2], 1)),
+    ("np.average(where(X > 1, inf, X)[None], 1, weights=Y)", [np.inf]),
+])  # fmt: skip
+def test_infinities_beside_numbers_are_values(written: str, right: Any) -> None:
+    """As in the recurrences of log-probabilities, whose first states are minus infinity but one."""
+    inputs = {"X": np.array([0.0, 2, 0, 2]), "Y": np.array([1.0, 1, 3, 3])}
+    (found,) = evaluate(parse(f"X: f64[4]\nY: f64[4]\nreturn {written} + 0 * (X[0] + Y[0])").graph, inputs)
+    np.testing.assert_allclose(found, right)
