@@ -75,7 +75,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """One number per choice of sizes. `needed`: bytes of shared memory with as few stages as possible."""
+    """One number per choice of sizes. `needed`: bytes of shared memory with as few stages as possible; `again`: what is
+    emitted is that of other sizes."""
 
     us: Numbers
     bytes_device: Numbers
@@ -83,6 +84,7 @@ class Estimates:
     shared_memory: Numbers
     needed: Numbers
     blocks: Numbers
+    again: Truths
 
     def cost(self, index: int) -> Cost:
         """That of one choice."""
@@ -251,11 +253,12 @@ def estimate(
         least = np.where(block.staged, np.inf, least)
     moved, memory = block.traffic, running.memory[0]
     roles = with_roles(tiles, target, constants, moved.device)
+    again = np.zeros(tiles.shape, bool)
     if roles is not None:
-        us = np.where(roles.able, roles.us, us)
+        us, again = np.where(roles.able, roles.us, us), roles.able & roles.again
         memory, least = (np.where(roles.able, roles.memory, nbytes) for nbytes in (memory, least))
     us = start_us(tiles, target, constants) + us
-    return Estimates(us, moved.device, moved.block * block.blocks, memory, least, block.blocks)
+    return Estimates(us, moved.device, moved.block * block.blocks, memory, least, block.blocks, again)
 
 
 def best_variant(tiles: Tiles, target: Target, constants: Constants = FITTED) -> tuple[float, Variant]:

@@ -323,7 +323,7 @@ def _kernel_choices(
     if not able.any():  # half of all structures keep a whole axis: nothing else of theirs is worked out
         return ()
     estimates = estimate(tiles, target)
-    order = np.flatnonzero(able & _legal(estimates, target))
+    order = np.flatnonzero(able & _legal(estimates, target) & ~estimates.again)
     order = order[np.lexsort((tiles.runs()[order] * estimates.blocks[order], estimates.us[order].round(DIGITS)))]
     splits = np.zeros(len(order), np.intp)
     if each_split and kernel.grid:

@@ -54,7 +54,7 @@ class Specialised:
     able: where it can be. parts: warpgroups that multiply. turns: points of the block that has most. Microseconds:
     `us` from the first request of a tile on; of all turns, `products` and `copies`, of which the longer counts, and
     `values`, what stands behind the products; `device`, in which all bytes cross device memory once. memory: bytes of
-    shared memory; stages: of the ring.
+    shared memory; stages: of the ring. again: it is emitted as with another for-loop range, that of its steps.
     """
 
     able: Truths
@@ -67,6 +67,7 @@ class Specialised:
     device: Numbers
     memory: Numbers
     stages: Numbers
+    again: Truths
 
 
 def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
@@ -97,7 +98,6 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
     able = able & rules.low_fits(rows, columns, len(made.sums), len(made.low) * low)
     main = rows - rules.few(rows)
     able = able & rules.fits(rows, columns, depth, len(made.sums), dtype.size, apart(target.precision, dtype))
-    able &= depth == rules.step(dtype.size) * tiles.sizes.loop  # stages are alike: one loop says it all
     stage = sum(streamed.values(), nothing)
     cycles, rests = nothing, nothing
     if dtype not in HALVES:
@@ -164,6 +164,7 @@ def _timed(
     return Specialised(
         able, rules.parts(turn.rows, turn.dtype.size), us, turns, steps * ((turns - 1) * full + rest),
         turns * steps * copied, values, moved, turn.stage * turn.stages + turn.rest, turn.stages,
+        tiles.sizes.loop != np.maximum(steps - turn.more, 2),
     )  # fmt: skip
 
 
@@ -256,5 +257,5 @@ def _chained_timed(
     memory = 2 * (rows * depth + stages * keys * (depth + columns))
     return Specialised(
         able, rules.parts(rows), us, turns, steps * np.maximum(products, exponentials), steps * copied, values, moved,
-        memory, stages,
+        memory, stages, np.zeros(tiles.shape, bool),
     )  # fmt: skip
