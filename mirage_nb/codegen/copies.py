@@ -89,9 +89,8 @@ class CopyText(Text):
             for storing in (False, True):
                 with out.unrolled("u", batch) as u, out.block() if batch == 1 else nullcontext():
                     out.line(f"const int e = first{f' + {u} * {threads}' if batch > 1 else ''};")
-                    lines, index = coordinates(carry.vectors)
                     with out.block(f"if (e < {count})") if partly and batch > 1 else nullcontext():
-                        out.lines(lines)
+                        index = coordinates(out, carry.vectors)
                         if storing:
                             offset = locate(self.scope, carry.value, index, None).offset
                             stored = f"store({pointer} + {offset}, held[{u}]);"

@@ -263,7 +263,7 @@ class FragmentText(Text):
             if not tiles:
                 result = self._saved(save, saved, (*lead, within, Index()), "", f"[{r}][{h}]")
                 at = leaf(row, Index(), 1)
-                guard = " && ".join([*checks, "lane % 4 == 0", *([at.inside] if at.inside else [])])
+                guard = " && ".join([*checks, "lane % 4 == 0", *at.inside])
                 out.line(f"if ({guard}) {at.pointer}[{at.offset}] = from_float<{target}>({result});")
                 return
             with out.unrolled("c", tiles // 2) as c:
@@ -282,7 +282,7 @@ class FragmentText(Text):
                 out.line("y[2] = odd ? z[1][0] : low, y[3] = odd ? z[1][1] : high;")
                 pair = (named(c, tiles // 2) * 2 + named("lane % 2", 2)) * COLUMN_TILE
                 at = leaf(row, pair + named("lane % 4 / 2", 2) * WIDTH, WIDTH)
-                vector = [*checks, at.inside] if at.inside and at.whole else checks
+                vector = [*checks, *at.inside] if at.whole else checks
                 with out.block(f"if ({' && '.join(vector)})" if vector else ""):
                     if at.whole:
                         out.line(f"store({at.pointer} + {at.offset}, from_floats<{target}>(y));")

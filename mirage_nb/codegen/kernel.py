@@ -24,7 +24,6 @@ from mirage_nb.optimize.resident_program import resident_program
 from mirage_nb.optimize.staged_program import staged_program
 from mirage_nb.tile.boxes import Bulk
 from mirage_nb.tile.placement import Place
-from mirage_nb.tile.program import LANES
 from mirage_nb.tile.resident import ResidentProgram
 from mirage_nb.tile.staged import Bring, StagedProgram, flat
 
@@ -118,9 +117,8 @@ class KernelText:
         maps = [f"const __grid_constant__ TensorMap {name}" for name in self.tensor_maps()]
         size = [f"const int32_t {EXTENT}"] if self.scope.reaches else []
         threads = self.plan.options.threads
-        layout = self.program.layout if isinstance(self.program, ResidentProgram) else None
-        together = layout.together * LANES // threads if layout is not None and layout.shared else 1
-        head = f'extern "C" __global__ void __launch_bounds__({threads}, {together})'
+        blocks = self.program.layout.blocks if isinstance(self.program, ResidentProgram) else 1
+        head = f'extern "C" __global__ void __launch_bounds__({threads}, {blocks})'
         return f"{head}\n{self.name}({', '.join([*inputs, *outputs, *maps, *size])})"
 
     def _names(self) -> None:

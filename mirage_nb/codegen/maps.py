@@ -13,42 +13,18 @@ from contextlib import contextmanager, nullcontext
 from mirage_nb.codegen.reader import Reader, Text
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, DType, OutSaverAttrs
-from mirage_nb.optimize.access import Leaf, Scope, locate, output_leaf
-from mirage_nb.tile.index import Index, Multi, broadcast_dim, broadcast_index, named, unravel
+from mirage_nb.optimize.access import Conditions, Leaf, Scope, locate, output_leaf
+from mirage_nb.tile.index import Multi, broadcast_dim, broadcast_index, named
 from mirage_nb.tile.register_resident import AHEAD
 from mirage_nb.tile.sharing import Squares, Vectors
 from mirage_nb.tile.staged import Add, Compute, Leave, Move, Save
 
 
-def coordinates(walked: Vectors) -> tuple[list[str], Multi]:
-    """Statements that name the coordinates of vector `e`, and the multi-index; of a square, that of its vector `w`."""
-    if isinstance(walked, Squares):
-        return _corner(walked)
-    lines: list[str] = []
-    found: list[Index] = []
-    parts = unravel(named("e", walked.count), walked.counted)
-    for dim, (part, extent) in enumerate(zip(parts, walked.counted, strict=True)):
-        last = dim == len(parts) - 1
-        if extent > 1 and part.terms != (("e", walked.count, 1),):
-            lines.append(f"const int i{dim} = {part.bare};")
-            part = named(f"i{dim}", extent)
-        found.append(part * walked.width if last else part)
-    return lines, tuple(found)
-
-
-def _corner(walked: Squares) -> tuple[list[str], Multi]:
-    """The same of a square: those of threads side by side are side by side, a few in each direction."""
-    counted, last = walked.counted, len(walked.shape) - 1
-    other = [dim for dim in range(last) if dim != walked.across]
-    extents = (*(counted[dim] for dim in other), counted[last] // walked.beside, counted[walked.across], walked.beside)
-    *outer, far, row, near = unravel(named("e", walked.count), extents)
-    parts = dict(zip(other, outer, strict=True))
-    parts |= {walked.across: row, last: far * walked.beside + near}
-    lines = [f"const int i{dim} = {parts[dim].bare};" for dim in sorted(parts) if counted[dim] > 1]
-    found = {dim: named(f"i{dim}", counted[dim]) for dim in parts}
-    found[walked.across] = found[walked.across] * walked.rows + named("w", walked.rows)
-    found[last] = found[last] * walked.width
-    return lines, tuple(found[dim] for dim in sorted(found))
+def coordinates(out: Writer, walked: Vectors) -> Multi:
+    """Name the coordinates of vector `e`; its index."""
+    names, index = walked.coordinates
+    out.lines([f"const int {name} = {part.bare};" for name, part in names.items()])
+    return index
 
 
 @contextmanager
@@ -66,10 +42,8 @@ def each_slot(out: Writer, scope: Scope, walked: Vectors, most: int | None = Non
     with out.unrolled("s", slots, most) as slot, out.block() if slots == 1 else nullcontext():
         position = named("thread", threads) + named(slot, slots) * threads
         out.line(f"const int e = {position.bare};")
-        lines, index = coordinates(walked)
         with out.block(f"if (e < {walked.count})") if walked.count % threads else nullcontext():
-            out.lines(lines)
-            yield index, slot
+            yield coordinates(out, walked), slot
 
 
 class TileText(Text):
@@ -163,7 +137,7 @@ def store_vector(out: Writer, reader: Reader, results: Sequence[str], leaf: Leaf
     out.line(f"{_when(leaf.inside)}store({leaf.pointer} + ({leaf.offset}), from_floats<{target}>(y));")
 
 
-def _when(condition: str) -> str:
+def _when(condition: Conditions) -> str:
     return f"if ({condition}) " if condition else ""
 
 

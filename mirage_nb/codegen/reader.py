@@ -14,7 +14,7 @@ from mirage_nb.codegen.operators import CUDA, number
 from mirage_nb.codegen.thread_values import ThreadReader, repeated
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import ConstAttrs, DimAttrs, InIterAttrs, Op, OpKind, RepeatAttrs, ThreadGraph
-from mirage_nb.optimize.access import Leaf, Scope, locate, operand_leaf, view
+from mirage_nb.optimize.access import Conditions, Leaf, Scope, locate, operand_leaf, view
 from mirage_nb.tile.index import Index, Multi, broadcast_index, named, operand_dims
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.staged import StagedProgram
@@ -222,12 +222,12 @@ def loaded(width: int, leaf: Leaf, load: str = "load") -> str:
     return f"load_inside<{width}>({at}, {leaf.inside})" if leaf.inside else f"{load}<{width}>({at})"
 
 
-def counted(place: str, inside: str) -> str:
+def counted(place: str, inside: Conditions) -> str:
     """A C expression for the number of a place; zero beyond the end of the tensor."""
     return f"{inside} ? (float)({place}) : 0.0f" if inside else f"(float)({place})"
 
 
-def _load_one(name: str, leaf: Leaf, offset: str, inside: str) -> list[str]:
+def _load_one(name: str, leaf: Leaf, offset: str, inside: Conditions) -> list[str]:
     """Statements that load one element, adding up partial sums; zero beyond the end of the tensor."""
     if inside:
         return [f"const float {name} = {inside} ? to_float({leaf.pointer}[{offset}]) : 0.0f;"]

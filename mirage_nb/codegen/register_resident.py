@@ -7,21 +7,18 @@ them element by element is never stored. It decides nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import assert_never
 
 from mirage_nb.codegen.maps import each, store_vector
 from mirage_nb.codegen.reader import Reader, counted, loaded
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, BlockGraph, InIterAttrs, OpKind
-from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf, spread_leaf
+from mirage_nb.optimize.access import Scope, operand_leaf, part_leaf, spread_leaf
 from mirage_nb.tile import resident
-from mirage_nb.tile.index import Index, Multi, named, unravel
-from mirage_nb.tile.placement import Place
-from mirage_nb.tile.placing import Part, parts
+from mirage_nb.tile.index import Index, Multi, named
+from mirage_nb.tile.placing import parts
 from mirage_nb.tile.resident import ResidentProgram, flat, result, within
 from mirage_nb.tile.sharing import Extents, Vectors
 from mirage_nb.tile.sketch import FOLDS
@@ -33,7 +30,7 @@ class ResidentText:
     def __init__(self, out: Writer, scope: Scope, program: ResidentProgram) -> None:
         self.out, self.scope, self.program = out, scope, program
         self.layout, self.forms = program.layout, program.forms
-        self.asked = frozenset[str]()
+        self.asked: tuple[str, ...] = ()
         self.wide = {s.value: s.width for s in flat(program.code) if isinstance(s, resident.Load)}
 
     def emit(self) -> None:
@@ -42,7 +39,7 @@ class ResidentText:
             self.out.line(f"MIRAGE_SHARED(float, scratch, {self.program.scratch});")
         if self.layout.shared:
             self._names()
-        self._body(self.program.code, self.layout.results if self.layout.shared else ())
+        self._body(self.program.code)
 
     def _names(self) -> None:
         """What a thread shares, and its place among those that do."""
@@ -54,24 +51,21 @@ class ResidentText:
         else:
             out.line("const int place = thread;")
 
-    def _body(self, statements: tuple[resident.Statement, ...], kept: Multi) -> None:
-        """kept: the index of the results that a thread is at."""
+    def _body(self, statements: tuple[resident.Statement, ...]) -> None:
         for statement in statements:
             match statement:
                 case resident.Depend():
                     self.out.line("grid_dependency_wait();")
-                case resident.Each(body):
-                    with each(self.out, self.scope, Vectors(self.layout.kept, self.layout.width)) as mine:
-                        asked = self._anything(body, mine)
-                        self.asked = frozenset(asked)
+                case resident.Each(body, asked):
+                    self.asked = asked
+                    with each(self.out, self.scope, Vectors(self.layout.kept, self.layout.width)):
                         with self.out.block(f"if ({' && '.join(asked)})") if asked else nullcontext():
-                            self._body(body, mine)
-                        self.asked = frozenset()
+                            self._body(body)
                 case resident.Task(body=body):
                     self.out.line(f"// {comment(self.scope.block, statement)}")
-                    self._body(body, kept)
+                    self._body(body)
                 case resident.Load():
-                    self._load(statement, kept)
+                    self._load(statement)
                 case resident.Fold():
                     self._fold(statement)
                 case resident.Running():
@@ -79,61 +73,56 @@ class ResidentText:
                 case resident.Forget(values):
                     self.out.lines([f"forget(h{v});" for v in values])
                 case resident.Save():
-                    self._save(statement, kept)
+                    self._save(statement)
                 case _:
                     assert_never(statement)
 
     @contextmanager
-    def _slots(
-        self, form: Extents, kept: Multi, *, anyway: bool = False, run: int = 1
-    ) -> Iterator[tuple[Multi, Multi]]:
-        """All vectors of a value that this thread holds; yields the place of each along the reduced axes, and its index
-        into the tile. anyway: without a look at whether there is one; run: so many of them at once."""
+    def _slots(self, form: Extents, *, anyway: bool = False, run: int = 1) -> Iterator[tuple[Multi, Multi]]:
+        """All vectors of a value that this thread holds. anyway: without a look at whether there is one; run: so many
+        of them at once."""
         layout = self.layout
-        spans = layout.spans(form)
-        if not layout.long(form):
-            yield unravel(Index(), spans), kept
-            return
-        spans = (*spans[:-1], spans[-1] // run)
-        with self.out.unrolled("s", math.prod(spans)) as slot:
-            *first, behind = unravel(named(slot, math.prod(spans)), spans)
-            at = (*first, behind * run)
-            index = layout.index(kept, at, anyway=anyway)
-            guarded = layout.ragged and not anyway
+        with self.out.unrolled("s", layout.count(form) // run) as slot:
+            at, index = layout.held(form, slot, anyway=anyway, run=run)
+            guarded = layout.long(form) and layout.ragged and not anyway
             inside = [f"{index[dim].bare} < {layout.tile[dim]}" for dim in layout.dims if guarded]
             with self.out.block(f"if ({inside[0]})") if inside else nullcontext():
                 yield at, index
 
     # Operands
 
-    def _load(self, load: resident.Load, kept: Multi) -> None:
+    def _load(self, load: resident.Load) -> None:
         out, layout, value, width = self.out, self.layout, load.value, load.width
         attrs, type_, form = self.scope.ops[value].attrs, self.scope.block.types[value], self.forms[value]
         assert isinstance(attrs, InIterAttrs)
         run = width // layout.vector(form)
         out.line(f"Vec<{c_type(type_.dtype)}, {width}> h{value}[{layout.count(form) // run}];  // {type_}, %{value}")
-        with self._slots(form, kept, anyway=True, run=run) as (place, index):
+        with self._slots(form, anyway=True, run=run) as (place, index):
             target = f"h{value}[{(layout.slot(form, place) // run).bare}]"
             dim = len(type_.shape) - 1 if width > 1 else None
             at = within(index, form, type_.shape)
-            source = self._inside(operand_leaf(self.scope, attrs, at, Index(), dim, width))
-            if self.scope.plan.places[value] is Place.COUNTED:
-                with out.unrolled("v", width) as v:
-                    out.line(f"{target}[{v}] = {counted(source.element, source.each_inside)};")
-            elif (spread := spread_leaf(self.scope, attrs, at, dim, width)) is not None:
-                with out.block():
-                    apart = width * spread.step
-                    out.line(f"const Vec<{c_type(type_.dtype)}, {apart}> run = {loaded(apart, spread.leaf)};")
+            source = operand_leaf(self.scope, attrs, at, Index(), dim, width).without(self.asked)
+            element = c_type(type_.dtype)
+            match load.access:
+                case resident.Access.COUNTED:
                     with out.unrolled("v", width) as v:
-                        out.line(f"{target}[{v}] = run[{v} * {spread.step} + {spread.first}];")
-            elif not source.whole and width > 1:
-                with out.unrolled("v", width) as v:
-                    element = f"{source.pointer}[{source.element}]"
-                    zero = f"from_float<{c_type(type_.dtype)}>(0.0f)"
-                    found = f"{source.each_inside} ? {element} : {zero}" if source.each_inside else element
-                    out.line(f"{target}[{v}] = {found};")
-            else:
-                out.line(f"{target} = {loaded(width, source, load.access.value)};")
+                        out.line(f"{target}[{v}] = {counted(source.element, source.each_inside)};")
+                case resident.Access.RUN:
+                    spread = spread_leaf(self.scope, attrs, at, dim, width)
+                    assert spread is not None
+                    with out.block():
+                        apart = width * spread.step
+                        out.line(f"const Vec<{element}, {apart}> run = {loaded(apart, spread.leaf)};")
+                        with out.unrolled("v", width) as v:
+                            out.line(f"{target}[{v}] = run[{v} * {spread.step} + {spread.first}];")
+                case resident.Access.EACH:
+                    with out.unrolled("v", width) as v:
+                        found = f"{source.pointer}[{source.element}]"
+                        zero = f"from_float<{element}>(0.0f)"
+                        found = f"{source.each_inside} ? {found} : {zero}" if source.each_inside else found
+                        out.line(f"{target}[{v}] = {found};")
+                case access:
+                    out.line(f"{target} = {loaded(width, source, access.value)};")
 
     def _reader(self, at: Multi, width: int) -> Reader:
         """A reader for which operands and reductions are registers, at this place along the reduced axes."""
@@ -164,7 +153,7 @@ class ResidentText:
         with out.unrolled("v", count) as v:
             out.line(f"{target}[{v}] = {'NEGATIVE_INFINITY' if largest else '0.0f'};")
         longest = max(forms, key=layout.count)
-        with self._slots(longest, (Index(),) * len(layout.tile)) as (at, _), out.block():
+        with self._slots(longest) as (at, _), out.block():
             reader = self._reader(at, width)
             found = [self._read(reader, o) for o in fold.operands]
             out.lines(reader.loads)
@@ -212,45 +201,17 @@ class ResidentText:
 
     # Results
 
-    def _save(self, save: resident.Save, kept: Multi) -> None:
-        found, type_ = self._parts(save), self.program.outputs[save.output]
+    def _save(self, save: resident.Save) -> None:
+        every = parts(self.scope.block, self.scope.block.savers[save.output].inputs[0])
+        found, type_ = [every[part] for part in save.parts], self.program.outputs[save.output]
         form = self.forms[found[0].source]
         width = self.layout.vector(form)
-        with self.out.block("if (place == 0)") if save.first else nullcontext(), self._slots(form, kept) as (at, index):
-            leaf = self._inside(self._place(save, index))
+        with self.out.block("if (place == 0)") if save.first else nullcontext(), self._slots(form) as (at, index):
+            leaf = part_leaf(self.scope, save.output, found, type_, form, index, width).without(self.asked)
             with self.out.block():
                 reader = self._reader(at, width)
                 results = [self._read(reader, part.source) for part in found]
                 store_vector(self.out, reader, results, leaf, type_.dtype)
-
-    def _parts(self, save: resident.Save) -> list[Part]:
-        found = parts(self.scope.block, self.scope.block.savers[save.output].inputs[0])
-        return [found[part] for part in save.parts]
-
-    def _place(self, save: resident.Save, index: Multi) -> Leaf:
-        """Where a vector of what is saved goes, at this index into the tile."""
-        first, *others = self._parts(save)
-        form, type_ = self.forms[first.source], self.program.outputs[save.output]
-        width, turns = self.layout.vector(form), 1 + len(others)
-        return part_leaf(self.scope, save.output, first, type_, form, index, width, turns)
-
-    def _anything(self, body: tuple[resident.Statement, ...], kept: Multi) -> list[str]:
-        """The conditions under which a thread that folds nothing has something to save: all loads wait for one jump."""
-        if self.layout.dims:
-            return []
-        saves = (self._place(s, kept) for s in flat(body) if isinstance(s, resident.Save))
-        first, *others = ([c for c in _conditions(leaf.inside) if c in leaf.each_inside] for leaf in saves)
-        return [condition for condition in first if all(condition in other for other in others)]
-
-    def _inside(self, leaf: Leaf) -> Leaf:
-        """The same without what has been asked already."""
-        texts = (" && ".join(c for c in _conditions(t) if c not in self.asked) for t in (leaf.inside, leaf.each_inside))
-        inside, each_inside = texts
-        return replace(leaf, inside=inside, each_inside=each_inside)
-
-
-def _conditions(text: str) -> list[str]:
-    return text.split(" && ") if text else []
 
 
 def comment(block: BlockGraph, task: resident.Task) -> str:

@@ -7,7 +7,7 @@ reached without a condition.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -76,6 +76,16 @@ class Scope:
         return self.block.types[value].shape
 
 
+class Conditions(tuple[str, ...]):
+    """In C++, all of which have to hold; none: there is nothing to ask."""
+
+    def __str__(self) -> str:
+        return " && ".join(self)
+
+
+ALWAYS = Conditions()
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """Elements in memory.
@@ -93,8 +103,13 @@ class Leaf:
     varies: bool
     copies: int = 1
     copy_elements: int = 0
-    inside: str = ""
-    each_inside: str = ""
+    inside: Conditions = ALWAYS
+    each_inside: Conditions = ALWAYS
+
+    def without(self, asked: Collection[str]) -> Leaf:
+        """Where some conditions hold."""
+        left = [Conditions(c for c in every if c not in asked) for every in (self.inside, self.each_inside)]
+        return replace(self, inside=left[0], each_inside=left[1])
 
 
 def swizzled_offset(layout: SharedLayout, index: Multi) -> str:
@@ -203,10 +218,11 @@ def masked(
     # Else a vector ends where the tensor does, or before: its first element says where all are.
     moved = tuple(part + named("v", width) if d == dim and crossing else part for d, part in enumerate(at))
     inside, each_inside = (
-        " && ".join(
-            (f"{start} <= {part.bare} && " if start else "") + f"{part.bare} < {end}"
+        Conditions(
+            condition
             for part, start, end, over in zip(index, starts, ends, bounded, strict=True)
             if over
+            for condition in ([f"{start} <= {part.bare}"] if start else []) + [f"{part.bare} < {end}"]
         )
         for index in (at, moved)
     )
@@ -244,15 +260,15 @@ def output_leaf(
 
 
 def part_leaf(
-    scope: Scope, output: int, part: Part, type_: TensorType, form: Shape, index: Multi, width: int, turns: int = 1
+    scope: Scope, output: int, parts: Sequence[Part], type_: TensorType, form: Shape, index: Multi, width: int
 ) -> Leaf:
-    """Where a vector of a part of what is saved goes, which begins at `index` of the tile that has it as `form`; of so
-    many parts that take turns."""
-    attrs = scope.block.savers[output].attrs
+    """Where a vector of a part of what is saved goes, which begins at `index` of the tile that has it as `form`; of
+    several parts, which take turns."""
+    attrs, part = scope.block.savers[output].attrs, parts[0]
     assert isinstance(attrs, OutSaverAttrs)
-    whole = turns > 1 or part.keeps(width)
+    whole = len(parts) > 1 or part.keeps(width)
     at = index if whole else (*index[:-1], index[-1] + named("v", width))
-    at, count = part.at(within(at, form, part.shape)), width * turns if whole else 1
+    at, count = part.at(within(at, form, part.shape)), width * len(parts) if whole else 1
     leaf = output_leaf(scope, attrs, f"o{output}", at, part.whole, type_, count)
     return leaf if whole else replace(leaf, whole=False, element=leaf.offset, each_inside=leaf.inside)
 

@@ -12,17 +12,17 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from mirage_nb.ir import AccumKind, InIterAttrs, OpKind, RunningAttrs, TensorType
-from mirage_nb.optimize.access import Scope, part_leaf
+from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf, spread_leaf
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.register_resident import Resident
 from mirage_nb.tile import resident
 from mirage_nb.tile.boxes import read_once
-from mirage_nb.tile.index import named, unravel
+from mirage_nb.tile.index import Index
 from mirage_nb.tile.placement import Place
-from mirage_nb.tile.placing import Part, alternate, parts
+from mirage_nb.tile.placing import alternate, parts
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import needed, partial_sets
-from mirage_nb.tile.resident import ResidentProgram, result
+from mirage_nb.tile.resident import ResidentProgram, flat, result, within
 from mirage_nb.tile.sketch import FOLDS, sketch_of
 
 ONCE_BYTES = 2**20
@@ -44,6 +44,7 @@ class _Planner:
         self.resident, self.layout, self.forms = (r := scope.plan.strategy), r.layout, r.forms
         self.pending, self.scratch = overlap.behind, 0
         self.tops: set[int] = set()
+        self.parts = [parts(self.block, op.inputs[0]) for op in self.block.savers]
         self.inputs = {
             values[0]: op.attrs
             for op, values in self.block.definitions()
@@ -67,7 +68,15 @@ class _Planner:
 
     def _alone(self) -> Iterator[resident.Statement]:
         yield from self._depend()
-        yield resident.Each((*self._loads(self.inputs), *self._compute()))
+        body = (*self._loads(self.inputs), *self._compute())
+        yield resident.Each(body, self._asked(s for s in flat(body) if isinstance(s, resident.Save)))
+
+    def _asked(self, saves: Iterable[resident.Save]) -> tuple[str, ...]:
+        """What all of them ask of a whole vector, where a thread folds nothing."""
+        if self.layout.dims:
+            return ()
+        leaves = [self._leaf(save.output, save.parts) for save in saves]
+        return tuple(c for c in leaves[0].inside if all(c in one.inside and c in one.each_inside for one in leaves))
 
     def _shared(self) -> Iterator[resident.Statement]:
         """Everything is asked for before anything is used."""
@@ -111,11 +120,21 @@ class _Planner:
         for value in values:
             form = self.forms[value]
             width = max(self.layout.vector(form), self.layout.run(form))
-            yield resident.Load(value, width, self._access(self.inputs[value]))
+            yield resident.Load(value, width, self._access(value, width))
 
-    def _access(self, attrs: InIterAttrs) -> resident.Access:
-        """Past L1, and first to go from L2, where nobody reads it again and there is little of it, or little is written
-        beside it."""
+    def _access(self, value: int, width: int) -> resident.Access:
+        """As it lies. Vectors past L1, and first to go from L2, where nobody reads them again and there is little of
+        it, or little is written beside it."""
+        attrs, form, shape = self.inputs[value], self.forms[value], self.scope.shape(value)
+        if self.scope.plan.places[value] is Place.COUNTED:
+            return resident.Access.COUNTED
+        if width > 1:
+            run = width // self.layout.vector(form)
+            at = within(self.layout.held(form, anyway=True, run=run)[1], form, shape)
+            if spread_leaf(self.scope, attrs, at, len(shape) - 1, width) is not None:
+                return resident.Access.RUN
+            if not operand_leaf(self.scope, attrs, at, Index(), len(shape) - 1, width).whole:
+                return resident.Access.EACH
         reduced = bool(self.layout.dims)
         if self._is_once(attrs) and (self._once_bytes <= ONCE_BYTES or (reduced and self._gathers)):
             return resident.Access.ONCE
@@ -185,19 +204,17 @@ class _Planner:
 
     def _save(self, number: int) -> resident.Task:
         """Parts whose elements take turns where they are saved go there together."""
-        found = parts(self.block, self.block.savers[number].inputs[0])
-        groups = [(*range(len(found)),)] if self._take_turns(number, found) else [(part,) for part in range(len(found))]
-        forms = [self.forms[found[group[0]].source] for group in groups]
-        firsts = [self.layout.shared and not self.layout.divided(form) for form in forms]
-        body = (resident.Save(number, group, first) for group, first in zip(groups, firsts, strict=True))
+        found, layout = self.parts[number], self.layout
+        every, forms = (*range(len(found)),), [self.forms[part.source] for part in found]
+        turns = alternate(found, layout.vector(forms[0])) and self._leaf(number, every).whole
+        groups = [every] if turns else [(part,) for part in every]
+        body = (resident.Save(number, g, layout.shared and not layout.divided(forms[g[0]])) for g in groups)
         savers = [index for index, op in enumerate(self.block.ops) if op.kind is OpKind.OUT_SAVER]
         return resident.Task(savers[number], tuple(body))
 
-    def _take_turns(self, number: int, found: list[Part]) -> bool:
-        layout, form = self.layout, self.forms[found[0].source]
-        width = layout.vector(form)
-        if not alternate(found, width):
-            return False
-        slot = unravel(named("s", layout.count(form)), layout.spans(form))
-        index = layout.index(layout.results, slot) if layout.long(form) else layout.results
-        return part_leaf(self.scope, number, found[0], self.outputs[number], form, index, width, len(found)).whole
+    def _leaf(self, number: int, chosen: Iterable[int]) -> Leaf:
+        """Where a vector of parts of what is saved goes."""
+        found = [self.parts[number][part] for part in chosen]
+        form = self.forms[found[0].source]
+        index, width = self.layout.held(form)[1], self.layout.vector(form)
+        return part_leaf(self.scope, number, found, self.outputs[number], form, index, width)

@@ -23,7 +23,7 @@ from mirage_nb.tile.index import Index, Multi, broadcast_index, linear, named, u
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import MOST_WARPS, WIDTHS
-from mirage_nb.tile.sharing import Extents
+from mirage_nb.tile.sharing import Extents, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,11 @@ class RegisterLayout:
     def shared(self) -> bool:
         """Whether threads share a reduction."""
         return self.lanes > 1
+
+    @property
+    def blocks(self) -> int:
+        """That a multiprocessor has registers for, at least."""
+        return self.together // self.warps if self.shared else 1
 
     @property
     def rows(self) -> bool:
@@ -151,13 +156,16 @@ class RegisterLayout:
             return (Index(),) * len(self.tile)
         if self.shared:
             return unravel(named("column", self.vectors) * self.width, self.kept)
-        *lead, last = unravel(named("e", self.vectors), (*self.kept[:-1], self.kept[-1] // self.width))
-        return (*lead, last * self.width)
+        return Vectors(self.kept, self.width).coordinates[1]
 
-    def index(self, kept: Multi, at: Multi, *, anyway: bool = False) -> Multi:
-        """The index into the tile of the vector at these places along the reduced axes; of the first one if `anyway`
-        and there is none."""
-        found = [*kept]
+    def held(self, form: Extents, slot: str = "s", *, anyway: bool = False, run: int = 1) -> tuple[Multi, Multi]:
+        """Of the vectors of a value that a thread holds, `run` of them at once, number `slot`: its place along the
+        reduced axes, and its index into the tile; of the first one if `anyway` and there is none."""
+        spans = self.spans(form)
+        if not self.long(form):
+            return (Index(),) * len(spans), self.results
+        *first, behind = unravel(named(slot, self.count(form) // run), (*spans[:-1], spans[-1] // run))
+        at, found = (*first, behind * run), [*self.results]
         for dim, place in zip(self.dims, at, strict=True):
             if self.divides(dim):
                 vectors, mine = self.tile[dim] // self.each, named("place", self.lanes)
@@ -166,7 +174,7 @@ class RegisterLayout:
                     place = Index(((f"({place} < {vectors} ? {place} : 0)", vectors, 1),))
                 place = place * self.each
             found[dim] = place
-        return tuple(found)
+        return at, tuple(found)
 
     def slot(self, form: Extents, at: Multi) -> Index:
         """Which vector of a value a thread has at this place along the reduced axes."""
@@ -193,19 +201,27 @@ class Depend:
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """The body for each of this thread's vectors of results, where it shares none."""
+    """The body for each of this thread's vectors of results, where it shares none. asked: conditions in C++ without
+    which it saves nothing of one, so that all loads wait for one jump."""
 
     body: tuple[Statement, ...]
+    asked: tuple[str, ...] = ()
 
 
 class Access(enum.Enum):
-    """How the device library reads a vector."""
+    """How a vector is read: by which function of the device library, or otherwise."""
 
     LOAD = "load"
     NOW = "load_now"
     """Where it stands, before what stands behind it."""
     ONCE = "load_once"
     """Past L1, and first to go from L2: nobody reads it again."""
+    RUN = "run"
+    """Within a longer one: of a window that takes every second or fourth element."""
+    EACH = "each"
+    """Element by element: they do not lie as vectors do."""
+    COUNTED = "counted"
+    """Not at all: elements are their places."""
 
 
 @dataclass(frozen=True, slots=True)

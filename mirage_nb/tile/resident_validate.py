@@ -158,6 +158,10 @@ class _Validator:
         nbytes = load.width * self.block.types[load.value].dtype.size
         if load.width != max(layout.vector(form), layout.run(form)) or nbytes > 2 * VECTOR_BYTES:
             yield f"vectors of {load.width} do not fit"
+        if (load.access is resident.Access.COUNTED) is not (self.program.places[load.value] is Place.COUNTED):
+            yield "its elements are their places, or are not"
+        if load.width == 1 and load.access in (resident.Access.RUN, resident.Access.EACH):
+            yield "there is no vector"
         if load.access is resident.Access.ONCE and not read_once(self.block, attrs):
             yield f"%{load.value} is read again"
 

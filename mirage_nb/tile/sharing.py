@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_nb.ir import TensorType
-from mirage_nb.tile.index import Index, Multi, broadcast_index, unravel
+from mirage_nb.tile.index import Index, Multi, broadcast_index, named, unravel
 
 ROW_TILE, COLUMN_TILE, DEPTH_TILE = 16, 8, 16
 ACCUMULATOR_REGISTERS = 128
@@ -164,6 +164,20 @@ class Vectors:
         """The dimension along which vectors lie, None for single elements."""
         return len(self.shape) - 1 if self.width > 1 else None
 
+    @property
+    def coordinates(self) -> tuple[dict[str, Index], Multi]:
+        """Names of the coordinates of vector `e`, with what they are, and its index; of a square, that of its vector
+        `w`."""
+        names: dict[str, Index] = {}
+        found = []
+        parts = unravel(named("e", self.count), self.counted)
+        for dim, (part, extent) in enumerate(zip(parts, self.counted, strict=True)):
+            if extent > 1 and part.terms != (("e", self.count, 1),):
+                names[f"i{dim}"] = part
+                part = named(f"i{dim}", extent)
+            found.append(part)
+        return names, (*found[:-1], *(part * self.width for part in found[-1:]))
+
     def slots(self, threads: int) -> int:
         """Vectors per thread, at most."""
         return -(-self.count // threads)
@@ -192,6 +206,20 @@ class Squares(Vectors):
         """Squares side by side along the last dimension that threads side by side have."""
         count, most = self.counted[-1], BESIDE // self.width
         return count if count <= most else math.gcd(count, most)
+
+    @property
+    def coordinates(self) -> tuple[dict[str, Index], Multi]:
+        """The same of a square: those of threads side by side are side by side, a few in each direction."""
+        counted, last = self.counted, len(self.shape) - 1
+        other = [dim for dim in range(last) if dim != self.across]
+        extents = (*(counted[dim] for dim in other), counted[last] // self.beside, counted[self.across], self.beside)
+        *outer, far, row, near = unravel(named("e", self.count), extents)
+        parts = dict(zip(other, outer, strict=True))
+        parts |= {self.across: row, last: far * self.beside + near}
+        found = [named(f"i{dim}", counted[dim]) for dim in sorted(parts)]
+        found[self.across] = found[self.across] * self.rows + named("w", self.rows)
+        found[last] = found[last] * self.width
+        return {f"i{dim}": parts[dim] for dim in sorted(parts) if counted[dim] > 1}, tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,18 @@ import pytest
 
 from mirage_nb.codegen import Options, emit, register_resident
 from mirage_nb.errors import EmitError
-from mirage_nb.ir import DType, KernelGraph, OpKind, ReshapeAttrs, RunningAttrs
+from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, RunningAttrs, SliceAttrs
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.lines import line_of, lines_of
+from mirage_nb.tile.placement import Place
 from mirage_nb.tile.planned import Planned
-from mirage_nb.tile.resident import Load, ResidentProgram, Task, flat
+from mirage_nb.tile.resident import Access, Each, Load, ResidentProgram, Task, flat
 from mirage_nb.tile.resident_validate import validate
 from mirage_nb.verify.tiles import Level, compare
 from mirage_nb.viz.schedule import schedule_html
 from tests.codegen.mugraphs import ntrans, split_safe_attention
 from tests.codegen.test_register_resident import columns, gained, normed, rope, rows_and_columns, softmax, windows
+from tests.codegen.test_windows import read_by_a_kernel
 from tests.mugraphs import Block, one_kernel, tensor
 from tests.shares import shared_out
 from tests.tile.lines import RESIDENT, parse
@@ -80,6 +82,15 @@ def pointwise() -> KernelGraph:
     return one_kernel("X B", b)
 
 
+def hanging() -> KernelGraph:
+    """X + B and X * B, tiles of which hang over the end of X."""
+    b = Block((tensor((100, 64)), tensor((64,))), (4,))
+    x, bias = b.read(0, (0,), tile=(32, 64)), b.read(1, (None,))
+    b.save(b.op(OpKind.ADD, x, bias), (0,), (100, 64))
+    b.save(b.op(OpKind.MUL, x, bias), (0,), (100, 64))
+    return one_kernel("X B", b)
+
+
 NAMED: dict[str, tuple[KernelGraph, Options]] = {
     "warps": (softmax((8, 256), 4, DType.F16), Options(4)),
     "teams": (softmax((4, 1000), 2, DType.F16), Options(4)),
@@ -105,6 +116,7 @@ NAMED: dict[str, tuple[KernelGraph, Options]] = {
     "turns": (rope((1, 2, 3, 4, 0), 0), Options(4)),
     "halves of sums": (rope((1, 2, 0, 3, 4), 0, 64, summed=True), Options(4)),
     "pointwise": (pointwise(), Options(4, chained=True)),
+    "hanging": (hanging(), Options(4)),
     "splits": (split_safe_attention(loop=4), Options(4)),
 }
 
@@ -193,6 +205,29 @@ def test_a_thread_has_registers_for_what_it_asks_for() -> None:
     loads = [statement for statement in program.code if isinstance(statement, Load)]
     others = [statement for statement in program.code if not isinstance(statement, Load)]
     assert any("registers for what" in text for text in validate(replace(program, code=(*loads, *others)), H200))
+
+
+def test_what_all_that_is_saved_asks_is_asked_once() -> None:
+    """All loads wait for one jump."""
+    (program,), (graph, options) = programs("hanging"), NAMED["hanging"]
+    (each,) = program.code
+    assert isinstance(each, Each) and each.asked == ("block_x * 32 + i0 < 100",)
+    source = emit(graph, H200, options).source
+    assert source.count(f"if ({each.asked[0]}) {{") == source.count("< 100") == 1
+
+
+@pytest.mark.parametrize(("first", "step", "access"), [(0, 1, "ONCE"), (8, 1, "ONCE"), (1, 1, "EACH"), (1, 2, "RUN")])
+def test_programs_say_how_vectors_are_read(first: int, step: int, access: str) -> None:
+    """Of windows: whole ones, their elements one by one where they begin anywhere, or a run around them."""
+    graph = KernelGraph.start(Input("X", tensor((64, 64))))
+    graph = read_by_a_kernel(graph.append(Op(OpKind.SLICE, (0,), SliceAttrs(1, first, 16, step))))
+    (program,) = (p.program for p in emit(graph, H200).programs)
+    assert isinstance(program, ResidentProgram)
+    (load,) = (s for s in flat(program.code) if isinstance(s, Load))
+    assert load.access is Access[access] and load.width > 1
+    said = "its elements are their places, or are not"
+    found = validate(replace(program, places=(Place.COUNTED, *program.places[1:])), H200)
+    assert any(said in text for text in found) and validate(program, H200) == ()
 
 
 def test_barriers_of_teams_are_as_many_as_a_block_has() -> None:
