@@ -66,6 +66,8 @@ def test_finalists_are_of_every_kind_that_is_near_and_of_every_configuration() -
     other, unlike = candidate(43, library, 1.3, "a"), candidate(44, library, 1.46, "c")
     mixed = [*like, other, *(candidate(50 + n, own, 1.45, "c") for n in range(9)), unlike]
     assert unlike in passes.varied(mixed, 8), "every configuration has its ways"
+    halves = candidate(60, mugraphs.rmsnorm(8, 64, 32, 8, 2), 1.44, "a")
+    assert halves in passes.varied([*like, halves], 8), "and every number of blocks"
 
 
 class Race:

@@ -83,6 +83,16 @@ def test_instances_are_ranked_legal_and_named(name: str) -> None:
             assert all(extent > 1 for extent in instance.sizes.values())
 
 
+def test_the_first_of_two_kernels_has_several_numbers_of_blocks() -> None:
+    """What the second one may be cut into filled all places: one token of 32 heads had 64 blocks, and never 128."""
+    text = "Q: bf16[32, 1, 128]\nK: bf16[32, 128, 4096]\nV: bf16[32, 4096, 128]\nreturn softmax(Q @ K) @ V"
+    prepared = prepare(parse(text).graph)
+    (split,) = [c for c in configurations(prepared, STANDARD) if c.label == "2 kernels; grid over c; loop over c"]
+    every = (instances(s, prepared, H200, 6) for s in explored(prepared, split, STANDARD).structures)
+    found = [instance.sizes for instance in next(filter(None, every))]
+    assert {sizes["K1 grid a"] * sizes["K1 grid c"] for sizes in found} == {64, 128, 256}
+
+
 def test_divisors_are_complete() -> None:
     for extent in (1, 2, 12, 36, 97, 6144):
         assert divisors(extent) == [d for d in range(1, extent + 1) if extent % d == 0]

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
-from mirage_nb.ir import OpKind
+from mirage_nb.ir import BlockGraph, OpKind
 from mirage_nb.runtime.contest.without_gpu import is_generated
 from mirage_nb.search.explore import NEAR, of_every_kind
 from mirage_nb.search.session.progress import Candidate
@@ -27,8 +27,8 @@ def unique(candidates: Iterable[Candidate]) -> list[Candidate]:
 def varied(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
     """The best `count` candidates such that everything that may win has its turn: first the best of every way to share
     the program among pre-defined and graph-defined operators that is near the best by estimate, then half of them by
-    rank alone, the rest by rank within their configuration, first all the best ones, of every way if near the best.
-    An estimate errs alike on like muGraphs."""
+    rank alone, the rest by rank within their configuration, first all the best ones, of every way and every number of
+    blocks if near the best. An estimate errs alike on like muGraphs."""
     limit = NEAR * min((c.estimate_us for c in candidates), default=0.0)
     chosen = [c for _, c in of_every_kind([(c.estimate_us, c) for c in candidates], _way, count // 2)]
     taken = {c.digest for c in chosen}
@@ -37,7 +37,7 @@ def varied(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
     rest: list[tuple[int, int]] = []
     for place, candidate in enumerate(candidates):
         turn = turns[candidate.configuration] = turns.get(candidate.configuration, 0) + 1
-        like = candidate.configuration, _way(candidate)
+        like = candidate.configuration, _way(candidate), _blocks(candidate)
         if candidate.estimate_us <= limit and like not in seen:
             turn = 1
             seen.add(like)
@@ -50,6 +50,11 @@ def varied(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
 def _way(candidate: Candidate) -> tuple[OpKind, ...]:
     """How a muGraph shares the program among pre-defined and graph-defined operators."""
     return tuple(op.kind for op in candidate.graph.ops if op.kind not in UNPRICED)
+
+
+def _blocks(candidate: Candidate) -> int:
+    """Blocks of the first kernel that is generated: what several kernels read they read in that one, mostly."""
+    return next((math.prod(op.body.grid) for op in candidate.graph.ops if isinstance(op.body, BlockGraph)), 0)
 
 
 def structure_of(candidate: Candidate) -> str:

@@ -143,7 +143,8 @@ def _plans(
 
 
 def _diverse_plans(plans: Sequence[_Plan], known: Mapping[_Interface, Sequence[_Choice]], limit: int) -> list[_Plan]:
-    """The first `limit` diverse plans with one more kernel, which is the last."""
+    """The first `limit` diverse plans with one more kernel, which is the last; of what is estimated close to the best,
+    some number of blocks of the first kernel is kept for each that it may have, as for a kernel alone."""
     us = {i: np.array([choice.cost.us for choice in choices]) for i, choices in known.items()}
     own = {i: np.array([choice.logarithms for choice in choices]) for i, choices in known.items() if choices}
     plans = [plan for plan in plans if known[plan.interface]]
@@ -153,8 +154,11 @@ def _diverse_plans(plans: Sequence[_Plan], known: Mapping[_Interface, Sequence[_
     before = np.array([[n for choice in plan.choices for n in choice.logarithms] for plan in plans])
     before = np.repeat(before, [len(own[plan.interface]) for plan in plans], axis=0)
     logarithms = np.concatenate([before, np.concatenate([own[plan.interface] for plan in plans])], axis=1)
-    order = np.argsort(np.concatenate([plan.us + us[plan.interface] for plan in plans]), kind="stable")
-    return [plan.and_then(choice) for plan, choice in (pairs[i] for i in _diverse(order, logarithms, limit))]
+    took = np.concatenate([plan.us + us[plan.interface] for plan in plans])
+    order = np.argsort(took, kind="stable")
+    blocks = np.array([plan.choices[0].cost.blocks for plan, _ in pairs])[order]
+    counts = _each_count(blocks, took[order], limit)
+    return [plan.and_then(choice) for plan, choice in (pairs[i] for i in _diverse(order, logarithms, limit, counts))]
 
 
 def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mapping[str, int]) -> Instance | None:
@@ -224,9 +228,10 @@ def _diverse(order: npt.NDArray[np.intp], logarithms: Numbers, limit: int, given
     return [int(order[i]) for i in (*first, *islice(others, limit - len(first)))]
 
 
-def _each_count(blocks: Numbers) -> list[int]:
-    """Where each number of blocks comes first."""
-    return [int(place) for place in np.sort(np.unique(blocks, return_index=True)[1])]
+def _each_count(blocks: Numbers, us: Numbers, limit: int) -> list[int]:
+    """Where some numbers of blocks come first, of what is estimated close to the best; best estimate first."""
+    close = blocks[us <= CLOSE * us[0]]
+    return [int(place) for place in np.sort(np.unique(close, return_index=True)[1])[: min(COUNTS, limit // 2)]]
 
 
 def tiny_extents(prepared: Prepared, overhanging: frozenset[int] = frozenset()) -> tuple[int, ...]:
@@ -333,8 +338,7 @@ def _kernel_choices(
     ranked = [order[splits == split] for split in range(splits.max(initial=-1) + 1)]
     kept: list[int] = []
     for one in ranked:
-        blocks, us = estimates.blocks[one], estimates.us[one]
-        kept += _diverse(one, logarithms, limit, _each_count(blocks[us <= CLOSE * us[0]])[: min(COUNTS, limit // 2)])
+        kept += _diverse(one, logarithms, limit, _each_count(estimates.blocks[one], estimates.us[one], limit))
     return tuple(_choice(kernel, sizes, estimates, index) for index in order[np.isin(order, kept)].tolist())
 
 
