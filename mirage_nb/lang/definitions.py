@@ -20,7 +20,7 @@ from mirage_nb.lang.bindings import Binding
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.expressions import INF, PI, Expressions
 from mirage_nb.lang.functions import defined
-from mirage_nb.lang.names import SYNONYMS
+from mirage_nb.lang.names import OWN, SYNONYMS
 from mirage_nb.lang.signature import Function
 
 
@@ -57,6 +57,10 @@ def define(expressions: Expressions, statement: ast.FunctionDef) -> None:
     given = zip(names, nodes, strict=True)
     expressions.reads = set()
     defaults = {name: expressions.result(node) for name, node in given if node is not None}
+    for grown in (node for node in ast.walk(statement) if isinstance(node, ast.Attribute)):
+        if grown.attr in sequences.GROWN and isinstance(grown.value, ast.Name) and grown.value.id in defaults:
+            message, hint = "in Python this list is one for all calls", f"begin with {grown.value.id} = []"
+            raise _error(expressions, ProgramSyntaxError, message, hint, grown.value)
     reads = frozenset(expressions.reads)
     _check_names(expressions, statement, {*every})
     positional, keywords = tuple(a.arg for a in placed), tuple(a.arg for a in arguments.kwonlyargs)
@@ -82,10 +86,12 @@ def _check_names(expressions: Expressions, statement: ast.FunctionDef, known: se
             if isinstance(inner, ast.arguments):
                 known |= {a.arg for a in ast.walk(inner) if isinstance(a, ast.arg)}
     known |= {statement.name, INF, PI, *sequences.SPECIAL, *expressions.functions, *expressions.bindings}
+    known |= {*expressions.defined_in}  # further down, but before it is called
     known |= {*DTYPE_NAMES, *expressions.modules, *SYNONYMS, *patterns.NAMES, "dict", "map"}
+    called = {node.func for line in lines for node in ast.walk(line) if isinstance(node, ast.Call)}
     for node in names:
         if node.id not in known:
-            expressions.result(node)
+            expressions.function(node, node.id, OWN) if node in called else expressions.result(node)
 
 
 def numbers_of(expressions: Expressions) -> dict[str, Number]:
@@ -120,6 +126,8 @@ def _elementwise(
     outer, expressions.bindings = expressions.bindings, scope
     try:
         held = _is_formula(expressions, value, argument)
+        named = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+        expressions.reads |= {scope[one] for one in named if held and one in scope}
         return defined(name, _formula(expressions, value, argument)) if held else None
     finally:
         expressions.bindings = outer

@@ -99,7 +99,7 @@ class Expressions(Operations, Ufuncs, Refused):
         self.depth = 0
         self.turns = 0
         self.turning = 0
-        self._defined_in = defined_in
+        self.defined_in = defined_in
         self._ahead: dict[ast.expr, Result] = {}
         self._inline = inline
 
@@ -372,7 +372,7 @@ class Expressions(Operations, Ufuncs, Refused):
             given = [self.result(argument) for argument in ([first] if first is not None else node.args)]
             words = {k.arg: self.result(k.value) for k in node.keywords if k.arg}
             return self._settled_call(node, name, given, words)
-        function = function or self._function(node.func, name, family)
+        function = function or self.function(node.func, name, family)
         if isinstance(function, Inlined) and function.formula is not None:
             function = function.formula() or function
         if isinstance(function, Inlined) and function.place is not None:
@@ -457,16 +457,21 @@ class Expressions(Operations, Ufuncs, Refused):
             return CONSTANTS[name]
         if (function := self._known(name, OWN)) is not None:
             return Callee(name, function.signature, function)
-        if name in self._defined_in:
-            message = f"{name} is used before it is defined"
-            hint = f"line {self._defined_in[name]} defines it; an input has a colon, as {name}: f16[2, 3]"
-        else:
+        message, hint = self._too_early(name)
+        if not message:
             message = f"there is no {name}"
             declared = f"inputs are declared as {name}: f16[2, 3], constants as {name} = 64"
             hint = NAMES.get(name) or suggestion(name, self.bindings) or declared
         raise UnknownNameError(message, hint=hint, span=self.source.of(node))
 
-    def _function(self, node: ast.expr, name: str, family: str) -> Function | Inlined:
+    def _too_early(self, name: str) -> tuple[str, str]:
+        """What to say of a name that is defined further down, if it is."""
+        if (line := self.defined_in.get(name)) is None:
+            return "", ""
+        hint = f"line {line} defines it; an input has a colon, as {name}: f16[2, 3]"
+        return f"{name} is used before it is defined", hint
+
+    def function(self, node: ast.expr, name: str, family: str) -> Function | Inlined:
         """The function that is called by a name."""
         binding = self.bindings.get(name) if family == OWN else None
         if binding is not None and isinstance(binding.term, Callee):
@@ -487,6 +492,7 @@ class Expressions(Operations, Ufuncs, Refused):
         if found is None:
             if isinstance(node, ast.Attribute) and family == METHOD:
                 self.result(node.value)
-            hint = function_hint(name, [shown(known) for known in self.functions if known[0] != "_"])
-            raise UnknownNameError(f"there is no function {name}", hint=hint, span=self.source.of(node))
+            message, hint = self._too_early(name) if family == OWN else ("", "")
+            hint = hint or function_hint(name, [shown(known) for known in self.functions if known[0] != "_"])
+            raise UnknownNameError(message or f"there is no function {name}", hint=hint, span=self.source.of(node))
         return found

@@ -46,6 +46,11 @@ ABSENT: dict[str, str] = {
     "what a thing is, is known: leave the question out": "isinstance hasattr getattr type callable",
     "programs have no objects: weights are inputs, as w: f16[64, 64]": "self cls",
     "programs print nothing: leave it out, or return it": "print",
+    "e ** x is exp(x); the number is np.e": "e",
+    "what has no value is no constant: infinities are choices, as in where(m, x, -inf)": "nan NaN",
+    "functions stand alone, or as in np, torch, F, jnp, jax, lax, tl and scipy": (
+        "tf keras ops K mx paddle nd onp tfp nnx flax optax xp"
+    ),
     "a list keeps its elements: outs[-1] is the last of them, outs[:-1] are the others": "pop remove",
     "write attention(Q, K, V, is_causal=True), or softmax(Q @ K.T * scale) @ V": "flash_attention",
     "write it out: silu(A) * B, or with gelu or sigmoid": "swiglu geglu reglu",

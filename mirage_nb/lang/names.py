@@ -18,7 +18,7 @@ LAX, TRITON, LINALG, SCIPY = "lax", "triton", "linalg", "scipy"
 """Where the name of a function stands: behind a module of the one or the other, behind a tensor, or alone."""
 
 MODULES: dict[str, str] = {
-    **dict.fromkeys(("np", "numpy", "jnp", "jax", "math"), NUMPY),
+    **dict.fromkeys(("np", "numpy", "jnp", "jax", "math", "cp", "cupy"), NUMPY),
     "lax": LAX, "triton": TRITON, "tl": TRITON, "linalg": LINALG, "scipy": SCIPY,
     **dict.fromkeys(("torch", "F", "nn"), TORCH),
     **dict.fromkeys(("einops", "typing", "functools", "jaxtyping"), EINOPS),

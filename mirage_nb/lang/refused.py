@@ -31,6 +31,9 @@ class Refused(Arguments):
             case ast.Call(func=ast.Call(func=ast.Attribute() as made)) if self.family(made.value) is not None:
                 message, hint = "programs make no modules", f"F.{made.attr.lower()}(x), with its weights as inputs"
                 hint = NAMES.get(made.attr, hint if made.attr[:1].isupper() else "call the function itself")
+            case ast.Call(func=ast.Call(func=ast.Name(id=name))):
+                hint = "a product is written with *; a function that a call gives has a name first: f = make(2)"
+                message, hint = "this is not a function", NAMES.get(name, hint)
             case ast.Call():
                 message, hint = "this is not a function", "a product is written with *"
             case ast.Subscript(value=ast.Name(id=name)) if name in DTYPE_NAMES:

@@ -79,8 +79,8 @@ class Statements(Declarations):
         defined_in: dict[str, int] = {}
         for statement in ast.walk(tree):
             match statement:
-                case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-                    defined_in.setdefault(name, statement.lineno)
+                case ast.Assign(targets=[ast.Name(id=n)]) | ast.AnnAssign(target=ast.Name(id=n)) | ast.FunctionDef(n):
+                    defined_in.setdefault(n, statement.lineno)
         self.expressions = Expressions(source, self.builder, defined_in, self._inlined)
         self.expressions.library = library(tree)
         self.outputs: tuple[tuple[str, Value], ...] = ()

@@ -262,6 +262,11 @@ def test_axes_are_named_within_functions_too() -> None:
     assert parse(HEAD + text).graph == parse(HEAD + plain).graph
 
 
+def test_functions_and_what_they_read_may_be_defined_further_down() -> None:
+    text = "def f(x): return g(x) + k\ndef g(x):\n    def h(y, z): return y * m + z\n    m = 2\n    return h(x, v)\n"
+    assert parse(f"{HEAD}{text}k = 3\nreturn f(X)").graph == parse(f"{HEAD}return X * 2 + v + 3").graph
+
+
 def test_with_both_libraries_the_program_says_which() -> None:
     for text in ("return X.std(0)", "return np.exp(torch.exp(X)).std(0)", "F = X * 2\nreturn F.std(0)"):
         with pytest.raises(MirageError, match="may mean two things"):
@@ -280,6 +285,7 @@ def test_lists_grow_in_the_ways_of_python() -> None:
     "n = 3\nwhile n > 1:\n    X = X * 2\n    n -= 1\nreturn X",
     "def make(k):\n    def f(t):\n        return t * k\n    return f\ntwice = make(2)\nreturn twice(X)",
     "for f in (torch.sin, torch.cos):\n    X = f(X)\nreturn X",
+    "s = 2\ndef f(x): return x * s\nreturn f(X)", "def f(x): return x * s\ns = 2\nreturn f(X)",
     "EPS = 1e-5\ndef norm(v, eps=EPS):\n    s = v * v + eps\n    return v / sqrt(s)\nreturn norm(X)",
 ])  # fmt: skip
 def test_what_counts_turns_or_is_called_is_not_remarked_upon(text: str) -> None:
@@ -324,6 +330,15 @@ def test_an_unused_name_still_is() -> None:
     ("return X ** v", "exp(y * log(x))", "X ** v"),
     ("return X * -inf", "a choice of where", "-inf"),
     ("return v.long() << X.long()", "by known ones", "v.long() << X.long()"),
+    ("y = f(X)\ndef f(x): return x * 2\nreturn y", "line 8", "f"),
+    ("def f(x): return g(x)\ny = f(X)\ndef g(x): return x * 2\nreturn y", "line 9", "g"),
+    ("def f(x): return sofmax(x)\nreturn f(X)", "did you mean softmax", "sofmax"),
+    ("def f(x, a=[]):\n    a.append(x)\n    return sum(a)\nreturn f(X)", "one for all calls", "a"),
+    ("return e ** X", "np.e", "e"),
+    ("return X * nan", "infinities are choices", "nan"),
+    ("return tf.exp(X)", "as in np, torch", "tf"),
+    ("return vmap(torch.exp)(X)", "by themselves", "vmap(torch.exp)(X)"),
+    ("def f(k): return lambda x: x * k\nreturn f(3)(X)", "a name first", "f(3)(X)"),
 ])  # fmt: skip
 def test_mistakes_of_strangers_are_told_where_they_are(text: str, words: str, marked: str) -> None:
     with pytest.raises(MirageError) as caught:
