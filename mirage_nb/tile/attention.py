@@ -94,10 +94,25 @@ def find_attention(block: BlockGraph, literal_args: frozenset[int]) -> Attention
         return None
     found = _Chained(sketch_of(flat(block)[0]), scores, second)
     kept = _accumulated(written, second) if found.fits else None
-    if kept is None:
+    if kept is None or not _elementwise_behind(written, kept[2]):
         return None
     tops = tuple(sorted(found.shifts.intersection(found.status)))
     return AttentionBlock(block, written, types.pop(), queries, keys, values, scores, weights, tops, *kept)
+
+
+def _elementwise_behind(written: WrittenOut, late: frozenset[int]) -> bool:
+    """Whether what is saved comes from accumulators, or sums of them, element by element."""
+    seen, waiting = set[int](), [place for place, _ in written.saved]
+    while waiting:
+        place = waiting.pop()
+        node = written.nodes[place]
+        if place in seen or place in late or node.kind in (OpKind.ACCUM, OpKind.CONST, OpKind.IN_ITER):
+            continue
+        if node.kind is not OpKind.RESHAPE and Trait.ELEMENTWISE not in OPS[node.kind].traits:
+            return False
+        seen.add(place)
+        waiting += node.inputs
+    return True
 
 
 def _dims(operands: tuple[Operand, ...]) -> list[int]:

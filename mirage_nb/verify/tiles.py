@@ -42,7 +42,7 @@ from mirage_nb.ir.ops import Shape
 from mirage_nb.targets import Target
 from mirage_nb.tile import resident_run, staged_run
 from mirage_nb.tile.planned import Planned
-from mirage_nb.tile.price import price
+from mirage_nb.tile.price import multiplied
 from mirage_nb.tile.program import Program, Walk
 from mirage_nb.tile.resident import ResidentProgram
 from mirage_nb.tile.run import Algebra, Stored, boxed, points, run_point
@@ -82,7 +82,7 @@ def compare(planned: Planned, target: Target, seed: int) -> tuple[Level, tuple[s
     """What was looked at; and what is wrong, in words, () if nothing is."""
     if found := planned.findings(target):
         return Level.VALIDATED, found
-    walk, cost = _walk(planned), _cost(planned, target)
+    walk, cost = _walk(planned), _cost(planned)
     if cost > FLOATS:
         return Level.VALIDATED, ()
     last, instance = math.prod(extent for _, extent in walk.counters) - 1, FieldInstance.draw(seed)
@@ -125,12 +125,11 @@ def _infinite(block: BlockGraph) -> bool:
     return any(isinstance(op.attrs, WhereAttrs) and op.attrs.infinite for op in (*block.ops, *inner))
 
 
-def _cost(planned: Planned, target: Target) -> int:
+def _cost(planned: Planned) -> int:
     """Multiply-adds at one point of the walk; those of a block, and its elements, which take as long as several."""
     block, cost = planned.block, 0
     if isinstance(planned.program, Program):
-        found = price(planned.program, target)
-        return found.steps * found.multiplied
+        return multiplied(planned.program)
     for (op, values), stage in zip(block.definitions(), block.stages(), strict=True):
         each = ELEMENT + sum(block.types[left].shape[-1] for left, _ in pairs(op.kind, op.inputs))
         cost += sum(block.types[v].elements for v in values) * each * (block.loop if stage == 0 else 1)
