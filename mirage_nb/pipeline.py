@@ -23,7 +23,7 @@ from mirage_nb.runtime.contest.by_range import ByRange
 from mirage_nb.runtime.contest.tuning import ready_to_tune, tune
 from mirage_nb.runtime.contest.winner import Winner
 from mirage_nb.runtime.contest.without_gpu import FINALISTS, meanwhile
-from mirage_nb.runtime.execution.buffers import ordered
+from mirage_nb.runtime.execution.execute import ordered
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 from mirage_nb.runtime.kernel.saved import load_kernel
 from mirage_nb.runtime.loading import load_ahead

@@ -13,9 +13,10 @@ from mirage_nb.errors import CompileError, DTypeError, LaunchError, MirageError,
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, TensorType, TransposeAttrs
 from mirage_nb.ir.text import parse_graph, print_graph
+from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.buffers import decode, draw_sample
 from mirage_nb.runtime.execution.compile import compile_cubin
-from mirage_nb.runtime.execution.execute import CpuExecutable, as_declared
+from mirage_nb.runtime.execution.execute import CpuExecutable, as_declared, ordered
 from mirage_nb.targets import find_target
 from tests.codegen import mugraphs
 
@@ -95,10 +96,21 @@ def test_mistakes_of_the_caller(compiled: CpuExecutable) -> None:
         ((x.astype(complex), w), DTypeError, "X has dtype complex128"),
         ((x, "a string"), ShapeError, "W is no tensor, but of type str"),
         ((x, [[1.0], [2.0, 3.0]]), ShapeError, "W is no array"),
+        ((torch.from_numpy(x).to("meta"), w), ShapeError, "X has no elements side by side"),
+        ((torch.from_numpy(x).to_sparse(), w), ShapeError, "X has no elements side by side"),
     ]
     for tensors, kind, message in cases:
         with pytest.raises(kind, match=message):
             compiled(*tensors)
+
+
+@pytest.mark.parametrize("given", [2, 2.0, np.float32(2), np.array(2, np.float32), torch.tensor(2.0)])
+def test_a_scalar_may_be_a_number(given: object) -> None:
+    inputs = parse("X: f32[3]\na: f32\nreturn X * a").graph.inputs
+    x, a = ordered(inputs, (np.ones(3, np.float32),), {"a": given})
+    assert np.shape(x) == (3,) and np.shape(a) == (1,) and a[0] == 2
+    _, a = ordered(inputs, (torch.ones(3), given), {})
+    assert np.shape(a) == (1,) and ((torch.is_tensor(a) and a.dtype == torch.float32) or hasattr(given, "dtype"))
 
 
 def test_inputs_are_left_alone(compiled: CpuExecutable) -> None:

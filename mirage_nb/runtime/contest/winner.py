@@ -19,9 +19,15 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import Lines, print_graph
 from mirage_nb.runtime.contest.timing import Lap
 from mirage_nb.runtime.contest.trial import Outcome
-from mirage_nb.runtime.execution.buffers import ordered
 from mirage_nb.runtime.execution.compile import Cubin
-from mirage_nb.runtime.execution.execute import CpuExecutable, Executable, Prepared, as_declared, whole_declared
+from mirage_nb.runtime.execution.execute import (
+    CpuExecutable,
+    Executable,
+    Prepared,
+    as_declared,
+    ordered,
+    whole_declared,
+)
 from mirage_nb.runtime.execution.torch_operator import torch_operator
 from mirage_nb.runtime.kernel.plan import Plan
 from mirage_nb.runtime.kernel.saved import lower, write_file

@@ -6,7 +6,7 @@ else has the NumPy type of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
 from typing import Any
@@ -74,6 +74,8 @@ WIDE_BYTES = 4
 """Whole numbers of fewer bytes are exact in f32."""
 WHOLE = frozenset({DType.F32, DType.F64})
 """The types that hold whole numbers: indices, classes, counts."""
+STRIDED = "torch.strided"
+"""How PyTorch calls the layout of plain tensors."""
 CAST = "or pass cast=True to have the inputs rounded"
 """What can be done about inputs of wider types than the program's, beside rounding them oneself."""
 
@@ -126,15 +128,6 @@ def check_count(tensors: Sequence[Any], wanted: Sequence[Input], what: str = "in
         raise LaunchError(f"{len(tensors)} tensors for {len(wanted)} {what}", hint=f"pass {names}, in this order")
 
 
-def ordered(wanted: Sequence[Input], tensors: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Tensors in the order of these inputs, the last ones given by name. Raises LaunchError."""
-    left = [i.name for i in wanted[len(tensors) :]]
-    if len(tensors) > len(wanted) or set(left) != set(named):
-        names = ", ".join(i.name for i in wanted)
-        raise LaunchError(f"expected the tensors {names}", hint="pass them in this order, or by name")
-    return (*tensors, *(named[name] for name in left))
-
-
 def shapes_of(tensors: Sequence[Any], wanted: Sequence[Input]) -> list[tuple[int, ...]]:
     """The shapes of a caller's tensors. Raises as `check_count`, and ShapeError for a list that is no array."""
     check_count(tensors, wanted)
@@ -148,6 +141,9 @@ def _shape(tensor: Any, into: Input) -> tuple[int, ...]:
         raise ShapeError(f"{into.name} is no array: {error}", hint="rows of a list have one length") from error
     if not (shape or hasattr(tensor, "shape") or isinstance(tensor, Number)):
         raise ShapeError(f"{into.name} is no tensor, but of type {type(tensor).__name__}", hint=f"pass {into.type}")
+    if getattr(tensor, "is_meta", False) or str(getattr(tensor, "layout", STRIDED)) != STRIDED:
+        said = f"{into.name} has no elements side by side in memory: it is a meta tensor, or a sparse one"
+        raise ShapeError(said, hint="pass a tensor with its elements, as x.to_dense() is")
     return shape
 
 

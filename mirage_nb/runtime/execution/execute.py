@@ -187,6 +187,32 @@ class CpuExecutable(Executable):
         )
 
 
+def ordered(wanted: Sequence[Input], tensors: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Tensors in the order of these inputs, the last ones given by name; numbers, and tensors without dimensions, as
+    tensors of the one element that scalars have. Raises LaunchError."""
+    left = [i.name for i in wanted[len(tensors) :]]
+    if len(tensors) > len(wanted) or set(left) != set(named):
+        names = ", ".join(i.name for i in wanted)
+        raise LaunchError(f"expected the tensors {names}", hint="pass them in this order, or by name")
+    given = (*tensors, *(named[name] for name in left))
+    like = next(filter(is_torch, given), None)
+    return tuple(_as_scalar(t, i, like) for t, i in zip(given, wanted, strict=True))
+
+
+def _as_scalar(tensor: Any, into: Input, like: Any) -> Any:
+    if into.type.shape != (1,) or into.size is not None:
+        return tensor
+    if getattr(tensor, "shape", None) == ():
+        return tensor.reshape(1)
+    if not isinstance(tensor, int | float):
+        return tensor
+    if like is None:
+        return [tensor]  # of no type of its own
+    import torch
+
+    return like.new_full((1,), tensor, dtype=torch_dtype(torch, into.type.dtype))
+
+
 def as_declared(tensors: Sequence[Any], inputs: Sequence[Input]) -> tuple[Any, ...]:
     """Tensors rounded to the element types that a program says, each in its own library; those that have them stay."""
     return tuple(_declared(t, i.type.dtype) for t, i in zip(tensors, inputs, strict=True))
