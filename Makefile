@@ -76,12 +76,14 @@ clean:
 
 install: $(VENV)/installed
 
+# The pip that comes with an interpreter takes three times as long as the newest to decide what to install.
 $(VENV)/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is older than 3.11; name another one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' || { echo "venv is missing; Debian package: python3-venv" >&2; exit 1; }
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip
 	@touch $@
 
 # torch comes first and by itself, so that nothing later replaces it with the CUDA build of several gigabytes.
