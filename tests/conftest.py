@@ -84,6 +84,16 @@ def function_of(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, Any, object]:
+    """While files are imported hardly anything becomes garbage: the collector would look at all of it many times."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What is there now stays until the end: the collector of garbage need not look at it, and need not look often."""
     gc.collect()
