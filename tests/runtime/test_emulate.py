@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -185,13 +186,14 @@ def counting_compiler(folder: Path, before: str = "") -> tuple[Settings, Path]:
     notes, script = folder / "notes", folder / "cxx"
     given = f'for at; do case $was in -o) cp {CpuModule(EMPTY)._runner} "$at"; exit;; esac; was=$at; done'
     runner = "" if before else f'case "$*" in *{ENGINE}*) {given};; esac\n'
-    script.write_text(f'#!/bin/sh\necho "$@" >> {notes}\n{runner}exec {read_settings().cxx} {before} "$@" -O0\n')
+    compiles = f'exec {read_settings().cxx} {before} "$@" -O0 2>> {notes}'
+    script.write_text(f'#!/bin/sh\necho "$@" >> {notes}\n{runner}{compiles}\n')
     script.chmod(0o755)
     return Settings(folder / "home", 1, str(script)), notes
 
 
 def builds(notes: Path) -> int:
-    return sum("--version" not in line for line in notes.read_text().splitlines())
+    return sum(" -o " in line for line in notes.read_text().splitlines())
 
 
 def test_what_was_built_is_kept_and_damage_is_mended(tmp_path: Path) -> None:
@@ -204,12 +206,24 @@ def test_what_was_built_is_kept_and_damage_is_mended(tmp_path: Path) -> None:
         module.launch("k", (1, 1, 1), (32, 1, 1), 0, [y])
         return float(y[0])
 
-    assert value(1) == 1 and builds(notes) == 2  # the runner and the kernel
-    assert value(1) == 1 and builds(notes) == 2
-    assert value(2) == 2 and builds(notes) == 3
+    assert value(1) == 1 and builds(notes) == 3  # the runner, the header and the kernel
+    assert value(1) == 1 and builds(notes) == 3
+    assert value(2) == 2 and builds(notes) == 4
     for number, file in enumerate(sorted((settings.home / "cpu").iterdir())):
         file.write_bytes(file.read_bytes()[:100] if number % 2 else b"")
-    assert value(1) == 1 and builds(notes) == 5
+    assert value(1) == 1 and builds(notes) == 7
+
+
+def test_the_device_library_is_read_once_and_again_where_options_do_not_fit(tmp_path: Path) -> None:
+    settings, notes = counting_compiler(tmp_path)
+
+    def precompiled(*options: str) -> list[str]:
+        before = len(notes.read_text()) if notes.exists() else 0
+        CpuModule(EMPTY, ("-H", *options), settings=settings)
+        return re.findall(r"(?m)^([!x]) .*\.gch$", notes.read_text()[before:])
+
+    assert precompiled() == precompiled("-DANOTHER=1") == ["!"]
+    assert precompiled("-fexceptions") == ["x"]
 
 
 def test_a_home_that_cannot_be_written_to_is_no_obstacle(own_folder: Path, tmp_path: Path) -> None:
@@ -227,4 +241,4 @@ def test_the_portable_fibers_run_the_same_kernels(tmp_path: Path) -> None:
         module = CpuModule(case.source, case.options, settings=settings)
         for out, found in launch(module, case, deferred=True, order="reversed"):
             compare(out, found)
-    assert builds(notes) == 3
+    assert builds(notes) == 4

@@ -31,8 +31,9 @@ from mirage_nb.runtime.execution.compile import DEVICE_FOLDER, relevant
 from mirage_nb.search.session.channel import temporary_folder
 from mirage_nb.settings import Settings, read_settings
 
+HEADER = "mirage_device.cuh"
 ENGINE = DEVICE_FOLDER / "cpu" / "engine" / "program.cc"
-CPU_PARTS = ("mirage_device.cuh", "common", "cpu")
+CPU_PARTS = (HEADER, "common", "cpu")
 COMMON_FLAGS = ("-std=c++20", "-fPIC", "-fno-strict-aliasing")
 RUNNER_FLAGS = ("-O2", "-rdynamic")
 """Products, reductions and copies are in the runner: it is where a launch spends its time, and built once."""
@@ -199,6 +200,7 @@ class _Builder:
         self._cxx, self._until = settings.cxx, until
         self._cache = ArtifactCache(settings.home / CPU_FOLDER)
         self._key = (_version(self._cxx), digest_folder(DEVICE_FOLDER, *CPU_PARTS), *_machine_flags())
+        self._flags = (*COMMON_FLAGS, *KERNEL_FLAGS)
 
     def runner(self) -> Path:
         """The program that runs kernels; built once per machine and version, about 3 s, and to its end all the same
@@ -246,15 +248,29 @@ class _Builder:
         enlisted = "".join(f"MIRAGE_ENLIST({name}, {blocks});\n" for name, blocks in clusters.items())
         text, output = folder / "kernel.cc", folder / "kernel.so"
         text.write_text(f'#line 1 "kernel.cu"\n{source}\n#line 1 "kernels"\n{enlisted}')
-        flags = (*COMMON_FLAGS, *KERNEL_FLAGS, f"-I{DEVICE_FOLDER}", *options)
+        flags = (*self._flags, f"-I{folder}", f"-I{DEVICE_FOLDER}", *options)
         if checked:
             # Compiled and linked apart: the runner hears of the accesses, not the sanitizer's library.
             part = str(folder / "kernel.o")
             self._compile("the kernel", (*flags, "-fsanitize=thread", "-c", "-o", part, str(text)), self._until)
             self._compile("the kernel", ("-o", str(output), part, *LINK_FLAGS), self._until)
         else:
+            self._bring_header(folder / f"{HEADER}.gch")
             self._compile("the kernel", (*flags, "-o", str(output), str(text), *LINK_FLAGS), self._until)
         return output
+
+    def _bring_header(self, place: Path) -> None:
+        """The device library as the compiler keeps it once it was read, which is half of its work at a small kernel;
+        where options do not fit, or it makes nothing of that, it reads the text."""
+        key = digest(("header", *self._key, *self._flags))
+        kept = self._cache.load(key, ".gch")
+        if kept is not None:
+            place.symlink_to(kept.path)
+            return
+        with contextlib.suppress(CompileError):
+            header = str(DEVICE_FOLDER / HEADER)
+            self._compile("the header", (*self._flags, "-o", str(place), "-x", "c++-header", header), self._until)
+            self._cache.store(key, ".gch", place.read_bytes(), {})
 
     def _compile(self, what: str, arguments: Sequence[str], until: float = math.inf) -> None:
         try:
