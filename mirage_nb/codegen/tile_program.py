@@ -295,8 +295,9 @@ class ProgramText:
         name = loop.counter
         entered = dict(self.held)
         self.products.enter(loop.body)
+        most = "" if loop.most is None else f" && {name} < {loop.most}"
         count = c_index(loop.more + Index((), loop.count))
-        with self.out.block(f"for (int {name} = 0; {name} < {count}; ++{name})"):
+        with self.out.block(f"for (int {name} = 0; {name} < {count}{most}; ++{name})"):
             self._body(loop.body, name)
         for release in (s for s in loop.body if isinstance(s, Release)):
             self.held[release.pipeline] = min(entered.get(release.pipeline, 0) + loop.count, release.behind)
@@ -372,8 +373,9 @@ class ProgramText:
                 out.line(f"{name}_slot = {name}_stage;")
                 self._advance(self.program.pipeline(name))
                 self.held[name] = self.held.get(name, 0) + 1
-            case Skip(axis, first):
-                out.line(f"// {axis} ends at {c_index(first)}")
+            case Skip(axis, first, reach):
+                within = "" if reach is None else f", {reach} elements in front of it count"
+                out.line(f"// {axis} ends at {c_index(first)}{within}")
             case Turn():
                 out.line(f"barrier_sync({TURN} + {PART}, {2 * GROUP * LANES});")
             case Yield():

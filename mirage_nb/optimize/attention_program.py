@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mirage_nb.ir import OPS, AccumAttrs, AccumKind, ConstAttrs, DType, InIterAttrs, OpKind, Trait
-from mirage_nb.optimize.mask import Span, mask_of, places_of, span_needed
+from mirage_nb.optimize.mask import Span, masks_of, places_of, span_needed
 from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.optimize.product_program import LEADING, Given
 from mirage_nb.targets import Target
@@ -116,7 +116,7 @@ def _counters(made: AttentionBlock) -> tuple[str, ...]:
 @dataclass(slots=True)
 class _Planner(OnGrid):
     """Writes one program. known: the names of nodes that were computed, as long as what they are computed from holds.
-    span: the keys that rows need; mask: the node that chooses scores, if one does. row: where a group's rows begin."""
+    span: the keys that rows need; masks: the nodes that choose scores. row: where a group's rows begin."""
 
     made: AttentionBlock
     target: Target
@@ -125,12 +125,12 @@ class _Planner(OnGrid):
     names: int = 0
     span: Span = field(init=False)
     row: Index = field(init=False)
-    mask: int | None = field(init=False)
+    masks: tuple[int, ...] = field(init=False)
     key: Index = field(default_factory=Index)
     chosen: bool = False
 
     def __post_init__(self) -> None:
-        self.mask = mask_of(self.made)
+        self.masks = masks_of(self.made)
         self.span = span_needed(self.made, self.given, self.counters)
         self.row = counted(PART, HEIGHT) if TEAMS[self.made.rows].parts > 1 else Index()
 
@@ -220,8 +220,8 @@ class _Planner(OnGrid):
 
     def _loop(self, counter: str, body: tuple[Statement, ...], done: int) -> Loop:
         """Over all tiles of keys but those that are done."""
-        count = self._tiles_of_keys()
-        return Loop(counter, count.const - done, body, Index(count.terms))
+        count, most = self._tiles_of_keys(), self.span.most
+        return Loop(counter, count.const - done, body, Index(count.terms), None if most is None else most - done)
 
     def _copy(self, name: str, operand: Operand, step: Index) -> Copy:
         shape = self.block.tile_shape(operand.attrs)
@@ -231,13 +231,15 @@ class _Planner(OnGrid):
 
     def _computing(self, parts: int) -> tuple[Statement, ...]:
         """What a group of four warps does at a point."""
-        made, masked = self.made, max(1, self.span.masked)
+        made, windowed = self.made, self.span.most is not None
+        masked = 1 if windowed else max(1, self.span.masked)
         turn: tuple[Statement, ...] = (Turn(),) if parts > 1 else ()
         over: tuple[Statement, ...] = (Yield(),) if parts > 1 else ()
         scored = (Clear(SCORES), Product(wgmma(made.step, made.dtype).name, SCORES, "q", "k", self.row))
         added = Product(wgmma(made.columns, made.dtype).name, RESULT, WEIGHTS, "v")
         start = (Clear(RESULT), *(Clear(_total(place)) for place in made.sums), *self._lowest())
-        ends = () if not self.span.slope else (Skip(KEYS, self._tiles_of_keys() * made.step),)
+        reach = None if self.span.most is None else self.span.most * made.step
+        ends = (Skip(KEYS, self._tiles_of_keys() * made.step, reach),) if self.span.slope or windowed else ()
 
         def iteration(done: Index, *, chosen: bool) -> tuple[Statement, ...]:
             before, behind = self._softmax(self._key(done), rescaled=True, chosen=chosen)
@@ -250,8 +252,8 @@ class _Planner(OnGrid):
         loops: list[Statement] = []
         if masked > 1:
             loops.append(Loop(MASKED, masked - 1, iteration(counted(MASKED) + Index((), 1), chosen=True)))
-        rest = self._loop(KEYS, iteration(counted(KEYS) + Index((), masked), chosen=False), masked)
-        if rest.more.terms or rest.count:
+        rest = self._loop(KEYS, iteration(counted(KEYS) + Index((), masked), chosen=windowed), masked)
+        if (rest.more.terms or rest.count) and rest.most != 0:
             loops.append(rest)
         return (
             *ends, *start, Await(QUERY_RING), Await(KEY_RING), *turn, *scored, *over, Release(KEY_RING), *first[0],
@@ -328,7 +330,7 @@ class _Planner(OnGrid):
 
     def _keep(self, found: list[Statement], node: int) -> None:
         """The scores' registers hold this node from here on, unless it is little more than what they hold."""
-        if node == self.mask and not self.chosen:
+        if node in self.masks and not self.chosen:
             self._keep(found, self.made.written.nodes[node].inputs[1])
             return
         made = self.made.written.nodes[node]
@@ -362,7 +364,7 @@ class _Planner(OnGrid):
             return self._value(found, node.inputs[0], inside)
         if isinstance(node.attrs, ConstAttrs):
             return self._named_value(place, found, Number(self._new(), node.attrs.value))
-        if place == self.mask and not self.chosen:
+        if place in self.masks and not self.chosen:
             return self._value(found, node.inputs[1], axes)
         if isinstance(node.attrs, InIterAttrs) and node.attrs.arg in self.given.numbers:
             return self._named_value(place, found, Number(self._new(), self.given.numbers[node.attrs.arg]))

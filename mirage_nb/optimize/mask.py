@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,19 @@ Bounds = tuple[Array, Array]
 """The least and the largest value in every tile of rows and keys."""
 
 
+UNKNOWN: Bounds = np.array(-1.0), np.array(1.0)
+"""Of a mask of which nothing is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tiles of keys that the tile r of rows needs: slope * r + base of them, of which the last `masked` are masked."""
+    """Tiles of keys that the tile r of rows needs: of the first slope * r + base of them the last `most`, or all; the
+    last `masked` of these are masked, where the first ones are not, or any may be."""
 
     slope: int
     base: int
     masked: int
+    most: int | None = None
 
 
 def _add(x: Bounds, y: Bounds) -> Bounds:
@@ -111,20 +118,21 @@ def places(tiles: int, length: int, *, rows: bool) -> Bounds:
     return first, first + length - 1
 
 
-def span_of(bounds: Bounds | None, rows: int, keys: int) -> Span:
+def span_of(bounds: Bounds, rows: int, keys: int) -> Span:
     """What a mask over tiles of rows and keys needs: all of it where that is not known, or follows no line."""
     whole = Span(0, keys, keys)
-    if bounds is None:
-        return whole
     low, high = (np.broadcast_to(side, (rows, keys)) for side in bounds)
     needed, masked = ~((low == 0) & (high == 0)), ~((low > 0) | (high < 0))
     ends = keys - np.argmax(needed[:, ::-1], axis=1)
-    firsts = np.where(masked.any(axis=1), np.argmax(masked, axis=1), ends)
-    slope, most = int(ends[1] - ends[0]) if rows > 1 else 0, int((ends - firsts).max())
-    straight = slope >= 0 and bool((ends == ends[0] + slope * np.arange(rows)).all())
-    if not needed.any(axis=1).all() or not straight or most > ends.min():
+    slope = int(ends[1] - ends[0]) if rows > 1 else 0
+    if not needed.any(axis=1).all() or slope < 0 or (ends != ends[0] + slope * np.arange(rows)).any():
         return whole
-    return Span(slope, int(ends[0]), max(most, 0))
+    reach = int((ends - np.argmax(needed, axis=1)).max())
+    firsts = np.where(masked.any(axis=1), np.argmax(masked, axis=1), ends)
+    last = max(int((ends - firsts).max()), 0)
+    if reach < ends.max() or last > ends.min():  # those behind the first ones may be masked, too
+        return Span(slope, int(ends[0]), reach, reach)
+    return Span(slope, int(ends[0]), last)
 
 
 def places_of(made: AttentionBlock, given: Given, counters: tuple[str, ...], attrs: InIterAttrs) -> str:
@@ -139,25 +147,30 @@ def places_of(made: AttentionBlock, given: Given, counters: tuple[str, ...], att
     return ROWS if extent == made.rows and (cut == [ROWS] or (not cut and ROWS not in counters)) else ""
 
 
-def mask_of(made: AttentionBlock) -> int | None:
-    """The node that leaves scores out by minus infinity, where all exponentials are of what it chooses."""
+def masks_of(made: AttentionBlock) -> tuple[int, ...]:
+    """The nodes that leave scores out by minus infinity, the last one first, each but that one what the one in front of
+    it chooses from; where all exponentials are of what they choose, else none."""
     nodes = made.written.nodes
-    choices = [i for i, node in enumerate(nodes) if isinstance(node.attrs, WhereAttrs) and not node.late]
-    chosen = [i for i in choices if (attrs := nodes[i].attrs) and isinstance(attrs, WhereAttrs) and attrs.infinite < 0]
-    if len(chosen) != 1 or len(made.tops) != 1 or nodes[made.tops[0]].inputs != (chosen[0],):
-        return None
+    every = {i for i, node in enumerate(nodes) if isinstance(node.attrs, WhereAttrs) and node.attrs.infinite < 0}
+    chain: list[int] = []
+    (place,) = nodes[made.tops[0]].inputs if len(made.tops) == 1 else (-1,)
+    while place in every:
+        chain.append(place)
+        place = nodes[place].inputs[1]
+    if not chain or any(not nodes[i].late for i in every.difference(chain)):
+        return ()
     for node in nodes:
         if node.kind is OpKind.EXP and not node.late and made.tops[0] in nodes[node.inputs[0]].inputs:
-            if nodes[node.inputs[0]].inputs[0] != chosen[0]:
-                return None
-    return chosen[0]
+            if nodes[node.inputs[0]].inputs[0] != chain[0]:
+                return ()
+    return tuple(chain)
 
 
 def span_needed(made: AttentionBlock, given: Given, counters: tuple[str, ...]) -> Span:
     """The keys that rows need."""
-    mask = mask_of(made)
+    masks = masks_of(made)
     rows = made.block.grid[counters.index(ROWS)] if ROWS in counters else 1
-    if mask is None:
+    if not masks:
         return Span(0, made.block.loop, 0)
 
     def leaf(node: int) -> Bounds | None:
@@ -168,4 +181,5 @@ def span_needed(made: AttentionBlock, given: Given, counters: tuple[str, ...]) -
             return places(rows, made.rows, rows=True)
         return places(made.block.loop, made.step, rows=False) if axis == KEYS else None
 
-    return span_of(bounds_of(made.written, made.written.nodes[mask].inputs[0], leaf), rows, made.block.loop)
+    every = (bounds_of(made.written, made.written.nodes[mask].inputs[0], leaf) for mask in masks)
+    return span_of(reduce(_multiply, (UNKNOWN if one is None else one for one in every)), rows, made.block.loop)

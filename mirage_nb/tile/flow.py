@@ -163,8 +163,8 @@ class _Role:
                 case Walk(counters, _, body):
                     self.places.counters |= dict(counters)
                     yield from self._body(body)
-                case Loop(counter, count, body, more):
-                    known, times = set(self.values), count + self.places.index(more).const
+                case Loop(counter, body=body):
+                    known, times = set(self.values), statement.times(self.places.index(statement.more).const)
                     if times < 0:
                         yield f"loop of {times}"
                     yield from self._entered(body)
@@ -212,7 +212,7 @@ class _Role:
             case Turn() | Yield():
                 yield from self._turn(isinstance(statement, Turn))
             case Skip(axis, start):
-                self.places.ends[axis] = self.places.index(start)
+                self.places.summed[axis] = statement.left(self.places.index(start).const)
             case Clear(name):
                 yield from self._changed(name, Held())
             case Set(name, value):

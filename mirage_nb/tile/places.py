@@ -53,8 +53,8 @@ class Places:
     def __init__(self, program: Program, role: str, counters: dict[str, int]) -> None:
         self.program, self.role, self.counters = program, role, counters
         self.bound: dict[str, int] = {}
-        self.ends: dict[str, Index] = {}
-        """Where axes end at this point that are not summed as a whole."""
+        self.summed: dict[str, range] = {}
+        """Of axes that are not summed as a whole at this point, what is."""
 
     def index(self, index: Index) -> Index:
         """With the counters of loops replaced by what they are."""
@@ -84,9 +84,8 @@ class Places:
 
     def whole(self, axis: str, what: str, parts: Parts) -> Iterator[str]:
         """Whether parts are all of the axis, or of the part of it that counters choose."""
-        extent, end, last = self.program.extents[axis], 0, 0
-        if axis in self.ends:
-            extent = min(extent, self.ends[axis].const)
+        summed = self.summed.get(axis, range(self.program.extents[axis]))
+        extent, end, last = min(self.program.extents[axis], summed.stop), summed.start, 0
         terms = {start.terms for start, _ in parts}
         for start, length in sorted(parts, key=lambda part: part[0].const):
             if start.const != end or len(terms) > 1:

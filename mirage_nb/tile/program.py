@@ -154,12 +154,19 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The body for counter = 0, 1, ..., count - 1; `more` of them, which counters of the walk decide."""
+    """The body for counter = 0, 1, ..., count - 1; `more` of them, which counters of the walk decide, and `most` at the
+    most, if it says so."""
 
     counter: str
     count: int
     body: tuple[Statement, ...]
     more: Index = Index()
+    most: int | None = None
+
+    def times(self, more: int) -> int:
+        """How often it runs where counters decide on so many more."""
+        count = self.count + more
+        return count if self.most is None else min(count, self.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +258,16 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Of an axis that is summed, what lies from here on adds nothing at this point of the walk."""
+    """Of an axis that is summed, what lies from here on adds nothing at this point of the walk, nor does what lies more
+    than `reach` elements in front of it, if it says so."""
 
     axis: str
     start: Index
+    reach: int | None = None
+
+    def left(self, start: int) -> range:
+        """What adds something, where that is what lies there."""
+        return range(0 if self.reach is None else max(start - self.reach, 0), start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,8 +262,8 @@ class _Block(Generic[T]):
                         if place % clusters == self.number and self.only in (None, place):
                             thread.counters |= at
                             yield from self._body(thread, statement.body)
-                case Loop(counter, count, body, more):
-                    for number in range(count + self._at(more, thread)):
+                case Loop(counter, body=body):
+                    for number in range(statement.times(self._at(statement.more, thread))):
                         thread.counters[counter] = number
                         yield from self._body(thread, body)
                 case Acquire(name):

@@ -46,9 +46,10 @@ def chained(
 
 def masked(
     rows: int = 64, keys: int = 64, d: int = 64, *, tiles: int = 3, heads: int = 1, window: int = 0,
-    dtype: DType = DType.F16,
+    nested: bool = False, dtype: DType = DType.F16,
 ) -> KernelGraph:  # fmt: skip
-    """Causal attention, by places of rows and keys; of the last `window` keys only, if given."""
+    """Causal attention, by places of rows and keys; of the last `window` keys only, if given: one mask, or two that are
+    nested."""
     t = keys * tiles
     shape = tensor((heads, t, d), dtype)
     graph = KernelGraph.start(*(Input(name, shape) for name in "QKV"))
@@ -61,7 +62,11 @@ def masked(
     mask = b.op(OpKind.APPLY, apart, attrs=ApplyAttrs("compared", "step(x)"))
     if window:
         within = b.op(OpKind.SUB, b.const(Fraction(window)), apart)
-        mask = b.op(OpKind.MUL, mask, b.op(OpKind.APPLY, within, attrs=ApplyAttrs("compared", "1 - step(-x)")))
+        inner = b.op(OpKind.APPLY, within, attrs=ApplyAttrs("compared", "1 - step(-x)"))
+        if nested:
+            scores = b.op(OpKind.WHERE, inner, scores, attrs=WhereAttrs(infinite=-1))
+        else:
+            mask = b.op(OpKind.MUL, mask, inner)
     scores = b.op(OpKind.WHERE, mask, scores, attrs=WhereAttrs(infinite=-1))
     top = b.max(scores, 2)
     weights = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top))
@@ -91,6 +96,7 @@ NAMED: dict[str, KernelGraph] = {
     "heads between rows and columns": grouped(),
     "causal, 64 x 64": masked(),
     "causal, 128 x 64, the last 70 keys": masked(128, 64, tiles=4, heads=2, window=70, dtype=DType.BF16),
+    "causal, 64 x 64, the last 70 keys by two masks": masked(tiles=5, window=70, nested=True),
     "64 x 64, no maximum, one iteration": chained(64, 64, safe=False, dtype=DType.BF16, loop=1, row_blocks=3),
 }
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from mirage_nb.ir import ApplyAttrs, OpKind
-from mirage_nb.optimize.mask import Span, bounds_of, places, span_of
+from mirage_nb.optimize.mask import UNKNOWN, Span, _multiply, bounds_of, places, span_of
 from mirage_nb.tile.written_out import Node, WrittenOut
 
 STEP = ApplyAttrs("compared", "step(x)")
 FEWER = ApplyAttrs("compared", "1 - step(-x)")
+WITHIN = ApplyAttrs("compared", "step(10 - x)")
 EQUAL = ApplyAttrs("compared", "step(x) * step(-x)")
 Mask = Callable[[np.ndarray, np.ndarray], np.ndarray]
 MASKS: dict[str, tuple[tuple[tuple[OpKind, ApplyAttrs | None, tuple[int, ...]], ...], Mask]] = {
@@ -24,6 +25,11 @@ MASKS: dict[str, tuple[tuple[tuple[OpKind, ApplyAttrs | None, tuple[int, ...]], 
         ((OpKind.SUB, None, (0, 1)), (OpKind.APPLY, STEP, (2,)), (OpKind.SUB, None, (1, 0)),
          (OpKind.APPLY, STEP, (4,)), (OpKind.MAXIMUM, None, (3, 5))),
         lambda r, k: (r >= k) | (k >= r),
+    ),
+    "the last eleven": (
+        ((OpKind.SUB, None, (0, 1)), (OpKind.APPLY, STEP, (2,)), (OpKind.APPLY, WITHIN, (2,)),
+         (OpKind.MUL, None, (3, 4))),
+        lambda r, k: (r >= k) & (r - k <= 10),
     ),
 }  # fmt: skip
 
@@ -40,14 +46,17 @@ def test_no_element_is_lost_and_none_kept_that_is_masked(name: str, tiles: tuple
     steps, mask = MASKS[name]
     rows, keys, height, width = tiles
     graph, sides = written(steps), (places(rows, height, rows=True), places(keys, width, rows=False))
-    span = span_of(bounds_of(graph, len(graph.nodes) - 1, lambda node: sides[node]), rows, keys)
+    bounds = bounds_of(graph, len(graph.nodes) - 1, lambda node: sides[node])
+    assert bounds is not None
+    span = span_of(bounds, rows, keys)
     kept = mask(np.arange(rows * height)[:, None], np.arange(keys * width)[None, :])
     for row in range(rows):
         needed = span.slope * row + span.base
         part = kept[row * height : (row + 1) * height]
-        assert span.masked <= needed <= keys
-        assert not part[:, needed * width :].any()
-        assert part[:, : (needed - span.masked) * width].all()
+        first = 0 if span.most is None else max(needed - span.most, 0)
+        assert needed <= keys and not part[:, needed * width :].any() and not part[:, : first * width].any()
+        if span.most is None:
+            assert span.masked <= needed and part[:, : (needed - span.masked) * width].all()
 
 
 def test_places_that_double_are_bounded() -> None:
@@ -59,10 +68,26 @@ def test_places_that_double_are_bounded() -> None:
 def test_causal_tiles_skip_and_only_the_last_ask() -> None:
     steps, _ = MASKS["causal"]
     graph, sides = written(steps), (places(4, 128, rows=True), places(8, 64, rows=False))
-    assert span_of(bounds_of(graph, 3, lambda node: sides[node]), 4, 8) == Span(2, 2, 2)
+    assert span_of(bounds_of(graph, 3, lambda node: sides[node]) or UNKNOWN, 4, 8) == Span(2, 2, 2)
+
+
+def test_a_window_takes_as_many_tiles_everywhere() -> None:
+    """Ten keys back from 64 rows reach one tile of 64 more; the first rows have no more than their own."""
+    steps, _ = MASKS["the last eleven"]
+    graph, sides = written(steps), (places(8, 64, rows=True), places(8, 64, rows=False))
+    assert span_of(bounds_of(graph, 5, lambda node: sides[node]) or UNKNOWN, 8, 8) == Span(1, 1, 2, 2)
+
+
+def test_beside_a_mask_that_is_not_known_a_causal_one_skips() -> None:
+    """Of the rest everything is asked."""
+    steps, _ = MASKS["causal"]
+    graph, sides = written(steps), (places(4, 64, rows=True), places(4, 64, rows=False))
+    bounds = _multiply(bounds_of(graph, 3, lambda node: sides[node]) or UNKNOWN, UNKNOWN)
+    assert span_of(bounds, 4, 4) == Span(1, 1, 4, 4)
 
 
 def test_of_what_is_not_known_everything_is_looked_at() -> None:
     graph = written(((OpKind.EXP, None, (0,)),))
-    assert span_of(bounds_of(graph, 2, lambda node: places(2, 4, rows=True)), 2, 3) == Span(0, 3, 3)
-    assert span_of(bounds_of(written(()), 1, lambda node: None), 2, 3) == Span(0, 3, 3)
+    assert bounds_of(graph, 2, lambda node: places(2, 4, rows=True)) is None
+    assert bounds_of(written(()), 1, lambda node: None) is None
+    assert span_of(UNKNOWN, 2, 3) == Span(0, 3, 3)
