@@ -22,6 +22,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 START_SECONDS = 240
 PAGE_MS = 90_000
 HEIGHT = 1100
+EMPTY = "about:blank"
 
 SETUP = """\
 import mirage_nb
@@ -175,26 +176,40 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+@pytest.fixture(scope="session")
+def left(chromium: Any) -> list[tuple[Any, list[str]]]:
+    """Pages that tests have left, and what is complained of in them: to make one takes longer than to look at most."""
+    return []
+
+
 @pytest.fixture
-def new_page(chromium: Any) -> Iterator[Callable[..., Any]]:
+def new_page(chromium: Any, left: list[tuple[Any, list[str]]]) -> Iterator[Callable[..., Any]]:
     """`new_page(width, dark)`: an empty page; errors of its console fail the test."""
-    complaints: list[str] = []
-    contexts: list[Any] = []
+    taken: list[tuple[Any, list[str]]] = []
 
     def make(width: int = 1280, dark: bool = False) -> Any:
-        context = chromium.new_context(
-            viewport={"width": width, "height": HEIGHT}, color_scheme="dark" if dark else "light"
-        )
-        contexts.append(context)
-        page = context.new_page()
+        if left:
+            page, complaints = left.pop()
+        else:
+            page, complaints = chromium.new_context().new_page(), []
+            listen(page, complaints)
+        taken.append((page, complaints))
         page.set_default_timeout(PAGE_MS)
-        listen(page, complaints)
+        page.set_viewport_size({"width": width, "height": HEIGHT})
+        page.emulate_media(color_scheme="dark" if dark else "light")
         return page
 
     yield make
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    said = [text for _, complaints in taken for text in complaints]
+    for page, complaints in taken:
+        if page.is_closed() or page.url != EMPTY or said:  # what has an address may have kept something under it
+            page.context.close()
+        else:
+            page.mouse.move(0, 0)
+            page.goto(EMPTY)
+            complaints.clear()
+            left.append((page, complaints))
+    assert said == []
 
 
 def listen(page: Any, complaints: list[str]) -> None:

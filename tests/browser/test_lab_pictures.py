@@ -88,8 +88,9 @@ def test_the_view_looks_as_it_did(
     tab.evaluate("document.querySelectorAll('.jp-WindowedPanel-outer').forEach((n) => { n.scrollTop = 0; })")
     seen = part.bounding_box()
     assert seen["y"] > 0 and seen["y"] + seen["height"] < high, "all of it is in the window"
-    shot = Image.open(io.BytesIO(settled(part))).convert("RGB")
-    shot.save(tmp_path / "whole.png")
+    whole = settled(part)
+    (tmp_path / "whole.png").write_bytes(whole)
+    shot = Image.open(io.BytesIO(whole)).convert("RGB")
     thumb = shot.resize((THUMB, round(shot.height * THUMB / shot.width)), Image.Resampling.BOX)
     kept = GOLDEN / f"view-{width}-{'dark' if dark else 'light'}.png"
     if update_golden:
