@@ -12,9 +12,8 @@ from mirage_nb.errors import OptionError, ShapeError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DimAttrs, DType, Input, KernelGraph, Op, OpKind, TensorType
 from mirage_nb.lang import parse
-from mirage_nb.verify.reals.conditioning import ROUNDING
+from mirage_nb.verify.reals.conditioning import ROUNDING, SINGLE
 from mirage_nb.verify.reals.float_gate import (
-    SINGLE,
     GateReport,
     Reference,
     as_written,

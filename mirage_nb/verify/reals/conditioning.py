@@ -48,6 +48,9 @@ share of 1, not of the result."""
 FLUSHED = frozenset({DType.F32, DType.BF16})
 """Types whose denormals a kernel may take for zero."""
 
+SINGLE = 12.0
+"""Deviations that one element may be off by."""
+
 _EXACT = FloatAlgebra(np.dtype(np.float64))
 
 
@@ -79,10 +82,10 @@ class _Tensor:
         return top / LARGEST[self.dtype] if top == top else float("inf")
 
     def read(self) -> _Tensor:
-        """As an operand: where it is beyond its type, nothing is known."""
+        """As an operand: where it is beyond its type, or rounding may have led it there, nothing is known."""
         if self.deviation is None:
             return self
-        beyond = np.isfinite(self.exact) & (np.abs(self.exact) > LARGEST[self.dtype])
+        beyond = np.isfinite(self.exact) & (np.abs(self.exact) + SINGLE * self.deviation > LARGEST[self.dtype])
         if not beyond.any():
             return self
         return _Tensor(self.exact, self.dtype, np.where(beyond, np.inf, self.deviation))

@@ -40,7 +40,7 @@ from mirage_nb.interp.reference import FloatAlgebra
 from mirage_nb.interp.run import run_block
 from mirage_nb.ir import OPS, BlockGraph, DType, KernelGraph, Trait
 from mirage_nb.ir.ops import show_shape
-from mirage_nb.verify.reals.conditioning import ROUNDING, analyse
+from mirage_nb.verify.reals.conditioning import ROUNDING, SINGLE, analyse
 from mirage_nb.verify.reals.hard_inputs import MASKS, hard_inputs, sample_names
 from mirage_nb.verify.reals.rounding import LARGEST, SMALLEST, rounded
 
@@ -50,8 +50,6 @@ Run = Callable[[Mapping[str, Array]], Sequence[Array]]
 Right = Callable[..., "Reference"]
 """Takes a program, inputs by name, and `kinds`, as `reference` does."""
 
-SINGLE = 12.0
-"""Deviations that one element may be off by."""
 OVERALL = 2.0
 """Deviations that many elements of an output may be off by, as the root of the mean of squares; few of them more."""
 COMMON = 6.0
