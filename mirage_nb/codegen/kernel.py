@@ -24,8 +24,9 @@ from mirage_nb.optimize.resident_program import resident_program
 from mirage_nb.optimize.staged_program import staged_program
 from mirage_nb.tile.boxes import Bulk
 from mirage_nb.tile.placement import Place
+from mirage_nb.tile.program import flat
 from mirage_nb.tile.resident import ResidentProgram
-from mirage_nb.tile.staged import Bring, StagedProgram, flat
+from mirage_nb.tile.staged import Bring, StagedProgram
 
 
 class KernelText:

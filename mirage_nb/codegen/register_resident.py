@@ -19,7 +19,8 @@ from mirage_nb.optimize.access import Scope, operand_leaf, part_leaf, spread_lea
 from mirage_nb.tile import resident
 from mirage_nb.tile.index import Index, Multi, named
 from mirage_nb.tile.placing import parts
-from mirage_nb.tile.resident import ResidentProgram, flat, result, within
+from mirage_nb.tile.program import flat
+from mirage_nb.tile.resident import ResidentProgram, result, within
 from mirage_nb.tile.sharing import Extents, Vectors
 from mirage_nb.tile.sketch import FOLDS
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Self, TypeVar
@@ -454,6 +454,7 @@ class ThreadGraph(_Graph):
 
 Graph = KernelGraph | BlockGraph | ThreadGraph
 G = TypeVar("G", KernelGraph, BlockGraph, ThreadGraph)
+H = TypeVar("H", bound=Hashable)
 
 
 def digest(graph: Graph) -> str:
@@ -478,6 +479,17 @@ def _spelled_op(op: Op) -> str:
 
 
 _NAMES = {kind: tuple(f.name for f in fields(kind)) for kind in (KernelGraph, BlockGraph, ThreadGraph)}
+
+
+def reached(start: Iterable[H], behind: Callable[[H], Iterable[H]]) -> set[H]:
+    """Everything from here on: `behind` says what comes behind one thing."""
+    found = {*start}
+    front = [*found]
+    for one in front:  # which grows meanwhile
+        fresh = {*behind(one)} - found
+        found |= fresh
+        front += fresh
+    return found
 
 
 def few(texts: Sequence[str], most: int = 4) -> str:

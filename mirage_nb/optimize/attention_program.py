@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mirage_nb.ir import OPS, AccumAttrs, AccumKind, ConstAttrs, DType, InIterAttrs, OpKind, Trait
+from mirage_nb.ir.graph import reached
 from mirage_nb.optimize.mask import Span, masks_of, places_of, span_needed
 from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.optimize.product_program import LEADING, Given
@@ -316,17 +317,16 @@ class _Planner(OnGrid):
 
     def _behind(self, node: int) -> set[int]:
         """The matrices of rows and keys that a node is computed from, itself included, up to the scores."""
-        found: set[int] = set()
-        front = [node]
-        while front:
-            place = front.pop()
-            shape = self.made.written.nodes[place].shape
-            if place in found or place in self.made.tops or place < self.made.scores or not shape or shape[-1] == 1:
-                continue
-            found.add(place)
-            if place != self.made.scores:
-                front.extend(self.made.written.nodes[place].inputs)
-        return found
+        made, nodes = self.made, self.made.written.nodes
+
+        def is_matrix(place: int) -> bool:
+            shape = nodes[place].shape
+            return place not in made.tops and place >= made.scores and bool(shape) and shape[-1] != 1
+
+        def operands(place: int) -> tuple[int, ...]:
+            return nodes[place].inputs if is_matrix(place) and place != made.scores else ()
+
+        return {place for place in reached([node], operands) if is_matrix(place)}
 
     def _keep(self, found: list[Statement], node: int) -> None:
         """The scores' registers hold this node from here on, unless it is little more than what they hold."""

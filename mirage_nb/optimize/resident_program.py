@@ -20,9 +20,9 @@ from mirage_nb.tile.boxes import read_once
 from mirage_nb.tile.index import Index
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.placing import alternate, parts
-from mirage_nb.tile.program import LANES
+from mirage_nb.tile.program import LANES, flat
 from mirage_nb.tile.register_resident import needed, partial_sets
-from mirage_nb.tile.resident import ResidentProgram, flat, result, within
+from mirage_nb.tile.resident import ResidentProgram, result, within
 from mirage_nb.tile.sketch import FOLDS, sketch_of
 
 ONCE_BYTES = 2**20

@@ -20,9 +20,10 @@ from mirage_nb.tile.boxes import bulk_of, read_once
 from mirage_nb.tile.index import Index, named
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import Place, Step, StepKind
+from mirage_nb.tile.program import flat
 from mirage_nb.tile.sharing import Vectors
 from mirage_nb.tile.sketch import pairs
-from mirage_nb.tile.staged import KINDS, Signal, StagedProgram, Statement, flat
+from mirage_nb.tile.staged import KINDS, Signal, StagedProgram, Statement
 
 
 def staged_program(scope: Scope, overlap: Overlap, outputs: tuple[TensorType, ...]) -> StagedProgram:

@@ -22,6 +22,7 @@ from mirage_nb.ir import (
     SliceAttrs,
     TransposeAttrs,
 )
+from mirage_nb.ir.graph import reached
 from mirage_nb.ir.windows import moved, row_major
 
 FREE = frozenset({OpKind.CONST, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.ARANGE})
@@ -116,14 +117,8 @@ class Reading:
 
     def between(self, output: int, inputs: Iterable[int]) -> frozenset[int]:
         """The values that are computed on the way from `inputs` to `output`, this one apart."""
-        known, found, front = set(inputs), set[int](), [output]
-        while front:
-            op = self._maker.get(front.pop())
-            for source in op.inputs if op is not None else ():
-                if source not in known and source in self._maker and source not in found:
-                    found.add(source)
-                    front.append(source)
-        return frozenset(found)
+        made = self._maker.keys() - {*inputs}
+        return frozenset(reached([output], lambda value: made.intersection(self._maker[value].inputs)) - {output})
 
     def hidden(self, inside: frozenset[int], output: int) -> bool:
         """Whether nobody but the kernel needs what it computes on the way to its output; what every kernel makes for

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mirage_nb.ir import HALVES, DType, Input, KernelGraph
+from mirage_nb.ir.graph import reached
 from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.predefined import patterns
 from mirage_nb.predefined.patterns import Found
@@ -135,13 +136,7 @@ def needed(graph: KernelGraph, chosen: Sequence[Match]) -> frozenset[int]:
     by_output = {match.output: match.inputs for match in chosen}
     maker = {v: op.inputs for op, values in graph.definitions() for v in values}
     unread = [value for value, readers in enumerate(graph.uses()) if not readers]
-    found, front = set[int](), [*graph.outputs, *unread]
-    while front:
-        value = front.pop()
-        if value not in found:
-            found.add(value)
-            front.extend(by_output.get(value, maker.get(value, ())))
-    return frozenset(found)
+    return frozenset(reached([*graph.outputs, *unread], lambda value: by_output.get(value, maker.get(value, ()))))
 
 
 def _match(reading: Reading, name: str, value: int) -> Match | None:

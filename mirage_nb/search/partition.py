@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import OPS, DimAttrs, KernelGraph, OpKind, Trait
+from mirage_nb.ir.graph import reached
 from mirage_nb.ir.windows import MOVING
 from mirage_nb.predefined import Match
 from mirage_nb.search.axes import prepare
@@ -208,14 +209,8 @@ class _Partition:
 
     def _needed(self) -> set[int]:
         """The operators that some piece has to compute: outputs that are views among them."""
-        found: set[int] = set()
-        front = [v for v in self.graph.outputs if self._computed(v)]
-        while front:
-            value = front.pop()
-            if value not in found:
-                found.add(value)
-                front.extend(s for s in self._sources(value) if s in self.maker)
-        return found
+        outputs = filter(self._computed, self.graph.outputs)
+        return reached(outputs, lambda value: self.maker.keys() & {*self._sources(value)})
 
     def _computed(self, value: int) -> bool:
         """Whether an output has to be made: it is no input, and more than a constant."""
@@ -332,11 +327,7 @@ class _Partition:
 
     def _read(self, value: int, members: frozenset[int]) -> set[int]:
         """What a group reads for a value; where it reads nothing, the value."""
-        found, front = {value}, [value]
-        while front:
-            fresh = [source for source in self.sources[front.pop()] if source not in found]
-            found.update(fresh)
-            front += members.intersection(fresh)
+        found = reached([value], lambda v: self.sources[v] if v == value or v in members else ())
         return found - members or {value}
 
     def _is_long_join(self, value: int) -> bool:

@@ -16,6 +16,7 @@ from itertools import combinations
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import Input, KernelGraph, Op, OpKind
+from mirage_nb.ir.graph import reached
 from mirage_nb.ir.sizes import size_of, sized
 from mirage_nb.ir.windows import MOVING
 
@@ -184,14 +185,11 @@ def _cone(
     maker: Mapping[int, Op], stored: Collection[int], writes: Sequence[int], inside: Collection[int] = ()
 ) -> list[int]:
     """What has to be computed for `writes` from stored values that are not inside, operands first."""
-    found: set[int] = set()
-    front = list(writes)
-    while front:
-        value = front.pop()
-        if value not in found and value in maker:
-            found.add(value)
-            front.extend(v for v in maker[value].inputs if v not in stored or v in writes or v in inside)
-    return sorted(found)
+
+    def behind(value: int) -> list[int]:
+        return [v for v in maker[value].inputs if v in maker and (v not in stored or v in writes or v in inside)]
+
+    return sorted(reached(filter(maker.__contains__, writes), behind))
 
 
 def _ordered(made: list[Piece], known: set[int]) -> Iterator[Piece]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage_nb.ir import HALVES, OPS, AccumKind, BlockGraph, DimAttrs, DType, InIterAttrs, OpKind, Trait, TransposeAttrs
+from mirage_nb.ir.graph import reached
 from mirage_nb.ir.ops import Shape
 from mirage_nb.tile.bodies import UNSHIFTED, Finder, Shift
 from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, reshaped
@@ -102,17 +103,13 @@ def find_attention(block: BlockGraph, literal_args: frozenset[int]) -> Attention
 
 def _elementwise_behind(written: WrittenOut, late: frozenset[int]) -> bool:
     """Whether what is saved comes from accumulators, or sums of them, element by element."""
-    seen, waiting = set[int](), [place for place, _ in written.saved]
-    while waiting:
-        place = waiting.pop()
-        node = written.nodes[place]
-        if place in seen or place in late or node.kind in (OpKind.ACCUM, OpKind.CONST, OpKind.IN_ITER):
-            continue
-        if node.kind is not OpKind.RESHAPE and Trait.ELEMENTWISE not in OPS[node.kind].traits:
-            return False
-        seen.add(place)
-        waiting += node.inputs
-    return True
+    nodes, ends = written.nodes, (OpKind.ACCUM, OpKind.CONST, OpKind.IN_ITER)
+    found = reached(
+        (place for place, _ in written.saved),
+        lambda place: () if place in late or nodes[place].kind in ends else nodes[place].inputs,
+    )
+    kinds = {nodes[place].kind for place in found - late}.difference(ends, {OpKind.RESHAPE})
+    return all(Trait.ELEMENTWISE in OPS[kind].traits for kind in kinds)
 
 
 def _dims(operands: tuple[Operand, ...]) -> list[int]:

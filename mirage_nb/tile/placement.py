@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from mirage_nb.ir import OPS, AccumKind, DType, OpKind, Trait
+from mirage_nb.ir.graph import reached
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.shared import Use
 from mirage_nb.tile.sketch import MATMULS, REDUCTIONS, Node, Sketch
@@ -245,18 +246,13 @@ class _Placer:
 
     def _reads(self, values: tuple[int, ...]) -> frozenset[int]:
         """The shared values behind `values`."""
-        found, seen, waiting = set[int](), set[int](), [*values]
-        while waiting:
-            if (value := waiting.pop()) in seen:
-                continue
-            seen.add(value)
-            if self.places[value] is Place.SHARED:
-                found.add(value)
-            elif self.places[value] in (Place.VIEW, Place.INLINE, Place.REGISTER, Place.NONE):
-                node = self.nodes[self.defined[value]]
-                if self.places[value] is not Place.REGISTER or node.kind is not OpKind.ACCUM:
-                    waiting += node.reads
-        return frozenset(found)
+
+        def behind(value: int) -> tuple[int, ...]:
+            node, place = self.nodes[self.defined[value]], self.places[value]
+            held = place is Place.REGISTER and node.kind is not OpKind.ACCUM
+            return node.reads if held or place in (Place.VIEW, Place.INLINE, Place.NONE) else ()
+
+        return frozenset(value for value in reached(values, behind) if self.places[value] is Place.SHARED)
 
     def _steps(self, index: int) -> list[Step]:
         node = self.nodes[index]

@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from mirage_nb.ir import DType, OpKind
 from mirage_nb.ir.ops import Attrs
@@ -331,6 +331,7 @@ Statement: TypeAlias = (
     Walk | Loop | Acquire | Copy | Await | Product | Release | Clear | Number | Read | Count | Map | Reduce | Set
     | Store | Skip | Turn | Yield | Combine
 )  # fmt: skip
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,12 +417,11 @@ class Program:
         return sum(t.nbytes * t.stages for t in self.tiles if t.place is Place.SHARED)
 
 
-def flat(statements: tuple[Statement, ...]) -> Iterator[Statement]:
-    """All statements, those inside loops behind them."""
+def flat(statements: tuple[S, ...]) -> Iterator[S]:
+    """All statements of a program, those inside others behind them."""
     for statement in statements:
         yield statement
-        if isinstance(statement, Walk | Loop):
-            yield from flat(statement.body)
+        yield from flat(getattr(statement, "body", ()))
 
 
 def summed_axis(left: Tile, right: Tile) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mirage_nb.ir import BlockGraph, OpKind
+from mirage_nb.ir.graph import reached
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.sharing import SUM_BYTES
 from mirage_nb.tile.sketch import FOLDS, Node, Sketch, sketch_of
@@ -297,14 +298,9 @@ def joins(sketch: Sketch) -> frozenset[int]:
 
 def _saved(sketch: Sketch) -> set[int]:
     """What is saved, seen through what says where."""
-    found, left = set[int](), [value for node in sketch.nodes if node.kind is OpKind.OUT_SAVER for value in node.reads]
-    while left:
-        node = sketch.nodes[sketch.defined[value := left.pop()]]
-        if node.kind in PLACING:
-            left += node.reads
-        else:
-            found.add(value)
-    return found
+    placed = {node.makes[0]: node.reads for node in sketch.nodes if node.kind in PLACING}
+    savers = (value for node in sketch.nodes if node.kind is OpKind.OUT_SAVER for value in node.reads)
+    return reached(savers, lambda value: placed.get(value, ())) - placed.keys()
 
 
 def _common(shapes: Sequence[Sequence[Any]]) -> tuple[Any, ...]:

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from mirage_nb.ir import AccumKind, BlockGraph, TensorType
 from mirage_nb.tile.index import Index, Multi, broadcast_index, linear, named, unravel
 from mirage_nb.tile.placement import Place
-from mirage_nb.tile.program import LANES
+from mirage_nb.tile.program import LANES, flat
 from mirage_nb.tile.register_resident import MOST_WARPS, WIDTHS
 from mirage_nb.tile.sharing import Extents, Vectors
 
@@ -336,11 +335,3 @@ class ResidentProgram:
 def result(value: int) -> str:
     """The registers of a reduction."""
     return f"r{value}"
-
-
-def flat(statements: tuple[Statement, ...]) -> Iterator[Statement]:
-    """All statements, those inside others behind them."""
-    for statement in statements:
-        yield statement
-        if isinstance(statement, Each | Task):
-            yield from flat(statement.body)

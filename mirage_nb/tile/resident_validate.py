@@ -23,7 +23,7 @@ from mirage_nb.tile.boxes import read_once
 from mirage_nb.tile.lines import line_of
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.placing import alternate, parts
-from mirage_nb.tile.program import LANES
+from mirage_nb.tile.program import LANES, flat
 from mirage_nb.tile.register_resident import (
     LONE_BUDGET,
     PLACING,
@@ -33,7 +33,7 @@ from mirage_nb.tile.register_resident import (
     WIDTHS,
     partial_sets,
 )
-from mirage_nb.tile.resident import ResidentProgram, flat, result
+from mirage_nb.tile.resident import ResidentProgram, result
 from mirage_nb.tile.resident_run import Run
 from mirage_nb.tile.rules import RESERVED_BYTES
 from mirage_nb.tile.sharing import SUM_BYTES, Extents

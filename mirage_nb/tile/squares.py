@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mirage_nb.ir import AccumKind, BlockGraph, Op, OpKind, ThreadGraph
+from mirage_nb.ir.graph import reached
 from mirage_nb.ir.ops import AccumAttrs, DimAttrs, RepeatAttrs, ReshapeAttrs, TransposeAttrs
 from mirage_nb.tile.index import operand_dims, reshaped_dim, vector_reads
 from mirage_nb.tile.placement import Place
@@ -44,17 +45,15 @@ def _tiles(
     block: BlockGraph, places: Sequence[Place], made: Mapping[int, tuple[Op, int]], start: tuple[int, int]
 ) -> set[tuple[int, int]]:
     """The tiles in memory that a value is computed of, and which of their dimensions a dimension of it is."""
-    waiting, seen, found = [start], {start}, set[tuple[int, int]]()
-    while waiting:
-        read = waiting.pop()
-        if places[read[0]] in (Place.SHARED, Place.DEVICE):
-            found.add(read)
-            continue
-        for operand, inner in _operands(block, *made[read[0]], read[1]):
-            if inner is not None and (operand, inner) not in seen:
-                seen.add((operand, inner))
-                waiting.append((operand, inner))
-    return found
+
+    def is_there(read: tuple[int, int]) -> bool:
+        return places[read[0]] in (Place.SHARED, Place.DEVICE)
+
+    def behind(read: tuple[int, int]) -> list[tuple[int, int]]:
+        found = () if is_there(read) else _operands(block, *made[read[0]], read[1])
+        return [(operand, inner) for operand, inner in found if inner is not None]
+
+    return {read for read in reached([start], behind) if is_there(read)}
 
 
 def _operands(block: BlockGraph, op: Op, result: int, dim: int) -> Iterator[tuple[int, int | None]]:

@@ -14,7 +14,6 @@ and its release.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -458,11 +457,3 @@ def fragment(value: int) -> str:
     """The registers of a value's fragments; f16 is a type."""
     name = f"f{value}"
     return f"{name}_" if name == DType.F16.value else name
-
-
-def flat(statements: tuple[Statement, ...]) -> Iterator[Statement]:
-    """All statements, those inside others behind them."""
-    for statement in statements:
-        yield statement
-        if isinstance(statement, Loop | Refill | Task | Warps):
-            yield from flat(statement.body)

@@ -17,12 +17,12 @@ from mirage_nb.tile import staged
 from mirage_nb.tile.boxes import bulk_of, read_once
 from mirage_nb.tile.lines import line_of
 from mirage_nb.tile.placement import Place
-from mirage_nb.tile.program import GROUP
+from mirage_nb.tile.program import GROUP, flat
 from mirage_nb.tile.rules import RESERVED_BYTES
 from mirage_nb.tile.shared import LINE_BYTES, SWIZZLES, SharedLayout
 from mirage_nb.tile.sharing import DEPTH_TILE, Cells, Share, Side, Squares, Tiling, Vectors
 from mirage_nb.tile.sketch import pairs
-from mirage_nb.tile.staged import How, StagedProgram, Statement, flat
+from mirage_nb.tile.staged import How, StagedProgram, Statement
 from mirage_nb.tile.staged_run import follow
 
 ALIGNED = 128

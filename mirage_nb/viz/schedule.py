@@ -71,7 +71,7 @@ def _table(rows: Iterable[str]) -> str:
 def _resident_rows(number: int, program: ResidentProgram, body: Sequence[resident.Statement]) -> Iterator[str]:
     """A row for every statement; those of a reduction, or of a saver, share one."""
     first = [values[0] if values else -1 for _, values in program.block.definitions()]
-    tasks = [statement for statement in resident.flat(program.code) if isinstance(statement, resident.Task)]
+    tasks = [statement for statement in flat(program.code) if isinstance(statement, resident.Task)]
     for statement in body:
         match statement:
             case resident.Each(body=inside):

@@ -16,7 +16,8 @@ from mirage_nb.targets import TARGETS
 from mirage_nb.tile.lines import line_of, lines_of
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.planned import Planned
-from mirage_nb.tile.resident import Access, Each, Load, ResidentProgram, Task, flat
+from mirage_nb.tile.program import flat
+from mirage_nb.tile.resident import Access, Each, Load, ResidentProgram, Task
 from mirage_nb.tile.resident_validate import validate
 from mirage_nb.verify.tiles import Level, compare
 from mirage_nb.viz.schedule import schedule_html
