@@ -52,8 +52,7 @@ class CopyText(Text):
 
     def _described(self, value: int) -> InIterAttrs:
         """Which part of which operand a copy brings, also as a comment in muGraph terms."""
-        attrs = self.scope.ops[value].attrs
-        assert isinstance(attrs, InIterAttrs)
+        attrs = self.scope.reads[value]
         imap = ", ".join("-" if d is None else str(d) for d in attrs.imap)
         fmap = "-" if attrs.fmap is None else attrs.fmap
         what = f"imap ({imap}), fmap {fmap}: {self.scope.block.types[value]}"

@@ -14,7 +14,7 @@ from mirage_nb.codegen.register_resident import ResidentText
 from mirage_nb.codegen.staged import StagedText
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.errors import EmitError
-from mirage_nb.ir import InIterAttrs, TensorType
+from mirage_nb.ir import TensorType
 from mirage_nb.ir.windows import Window
 from mirage_nb.optimize.access import Scope
 from mirage_nb.optimize.overlap import Overlap
@@ -73,12 +73,7 @@ class KernelText:
         if isinstance(program, ResidentProgram):
             return ()
         brought = {s.value: s for s in flat(program.loader) if isinstance(s, Bring)}
-        found = []
-        for value in program.streamed if brought else ():
-            attrs = self.scope.ops[value].attrs
-            assert isinstance(attrs, InIterAttrs)
-            found.append((value, attrs.arg, brought[value].bulk))
-        return tuple(found)
+        return tuple((v, self.scope.reads[v].arg, brought[v].bulk) for v in (program.streamed if brought else ()))
 
     def params(self) -> tuple[int, ...]:
         """Operands that the kernel takes as pointers, in order."""
@@ -87,13 +82,8 @@ class KernelText:
     def _pointers(self) -> dict[int, int]:
         """For every operand that is read through a pointer, the first one that is so in the same memory."""
         boxed = {value for value, _, _ in self._boxed}
-        read = {
-            op.attrs.arg
-            for op, values in self.block.definitions()
-            if isinstance(op.attrs, InIterAttrs)
-            and values[0] not in boxed
-            and self.plan.places[values[0]] not in (Place.LITERAL, Place.COUNTED)
-        }
+        known = (v for v, place in enumerate(self.plan.places) if place in (Place.LITERAL, Place.COUNTED))
+        read = {self.scope.reads[value].arg for value in self.scope.reads.keys() - boxed.union(known)}
         first: dict[int, int] = {}
         return {arg: first.setdefault(self.operands[arg], arg) for arg in sorted(read)}
 

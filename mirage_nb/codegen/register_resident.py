@@ -14,7 +14,7 @@ from typing import assert_never
 from mirage_nb.codegen.maps import each, store_vector
 from mirage_nb.codegen.reader import Reader, counted, loaded
 from mirage_nb.codegen.writer import Writer, c_type
-from mirage_nb.ir import AccumKind, BlockGraph, InIterAttrs, OpKind
+from mirage_nb.ir import AccumKind, BlockGraph, OpKind
 from mirage_nb.optimize.access import Scope, operand_leaf, part_leaf, spread_leaf
 from mirage_nb.tile import resident
 from mirage_nb.tile.index import Index, Multi, named
@@ -94,8 +94,7 @@ class ResidentText:
 
     def _load(self, load: resident.Load) -> None:
         out, layout, value, width = self.out, self.layout, load.value, load.width
-        attrs, type_, form = self.scope.ops[value].attrs, self.scope.block.types[value], self.forms[value]
-        assert isinstance(attrs, InIterAttrs)
+        attrs, type_, form = self.scope.reads[value], self.scope.block.types[value], self.forms[value]
         run = width // layout.vector(form)
         out.line(f"Vec<{c_type(type_.dtype)}, {width}> h{value}[{layout.count(form) // run}];  // {type_}, %{value}")
         with self._slots(form, anyway=True, run=run) as (place, index):

@@ -30,7 +30,8 @@ class Scope:
 
     literals: operands of the kernel that are constants. reaches: how far tensors go that end with a size. windows: of
     operands that are parts of larger tensors. ops, results: per value, its operator and which of the operator's results
-    it is. first: per operator, its first value (-1: none). buffers: the shared tensors, by their values.
+    it is. first: per operator, its first value (-1: none). reads: iterators, by their values. buffers: the shared
+    tensors, by theirs.
     """
 
     plan: BlockPlan
@@ -40,6 +41,7 @@ class Scope:
     ops: dict[int, Op] = field(default_factory=dict)
     results: dict[int, int] = field(default_factory=dict)
     first: list[int] = field(default_factory=list)
+    reads: dict[int, InIterAttrs] = field(default_factory=dict)
     buffers: dict[int, Buffer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,6 +49,8 @@ class Scope:
             self.buffers |= {buffer.value: buffer for buffer in self.plan.staged.buffers}
         for op, values in self.block.definitions():
             self.first.append(values[0] if values else -1)
+            if isinstance(op.attrs, InIterAttrs):
+                self.reads[values[0]] = op.attrs
             for position, value in enumerate(values):
                 self.ops[value] = op
                 self.results[value] = position
@@ -158,9 +162,7 @@ def behind_views(scope: Scope, value: int) -> int:
 def locate(scope: Scope, value: int, index: Multi, dim: int | None, width: int = 1) -> Leaf:
     """Where `width` elements along `dim` of a shared or device leaf lie, the first at `index`."""
     if scope.plan.places[value] is not Place.SHARED:
-        attrs = scope.ops[value].attrs
-        assert isinstance(attrs, InIterAttrs)
-        return operand_leaf(scope, attrs, index, named("iteration", scope.block.loop), dim, width)
+        return operand_leaf(scope, scope.reads[value], index, named("iteration", scope.block.loop), dim, width)
     buffer = scope.buffers[value]
     layout = buffer.layout
     # Ring slots are chosen by the pointer; partial sums are added up by the reader.

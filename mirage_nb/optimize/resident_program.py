@@ -45,11 +45,7 @@ class _Planner:
         self.pending, self.scratch = overlap.behind, 0
         self.tops: set[int] = set()
         self.parts = [parts(self.block, op.inputs[0]) for op in self.block.savers]
-        self.inputs = {
-            values[0]: op.attrs
-            for op, values in self.block.definitions()
-            if isinstance(op.attrs, InIterAttrs) and scope.plan.places[values[0]] is not Place.LITERAL
-        }
+        self.inputs = {v: attrs for v, attrs in scope.reads.items() if scope.plan.places[v] is not Place.LITERAL}
 
     def program(self) -> ResidentProgram:
         code = tuple(self._shared() if self.layout.shared else self._alone())

@@ -84,7 +84,7 @@ class _Planner:
         op = self.scope.ops[value]
         match self.scope.plan.places[value]:
             case Place.DEVICE:
-                return isinstance(op.attrs, InIterAttrs) and op.attrs.arg in self.overlap.late
+                return self.scope.reads[value].arg in self.overlap.late
             case Place.SHARED | Place.LITERAL | Place.COUNTED:
                 return False
             case _:
@@ -195,8 +195,8 @@ class _Planner:
             yield staged.Loop("f", loop, (Signal.ACQUIRE, announce, *brought.values()), first)
 
     def _bring(self, step: Step) -> staged.Bring:
-        attrs = self.block.ops[step.op].attrs
-        assert isinstance(attrs, InIterAttrs) and step.value is not None
+        assert step.value is not None
+        attrs = self.scope.reads[step.value]
         bulk = bulk_of(self.block, attrs)
         assert bulk is not None, "else there are no bulk copies"
         return staged.Bring(step.value, bulk, read_once(self.block, attrs))

@@ -51,10 +51,9 @@ def stored(scope: Scope, value: int, whole: int) -> Vectors:
     if lies is None:
         return vectors(scope, value)
     dim, leaf = lies
-    run, attrs = shape[dim], scope.ops[leaf].attrs
+    run = shape[dim]
     if scope.plan.places[leaf] is Place.DEVICE:
-        assert isinstance(attrs, InIterAttrs)
-        run = math.gcd(run, scope.block.args[attrs.arg].shape[-1])
+        run = math.gcd(run, scope.block.args[scope.reads[leaf].arg].shape[-1])
     size = max(scope.block.types[value].dtype.size, scope.plan.stored[leaf].size)
     found = square(math.gcd(shape[-1], whole), run, math.prod(shape), scope.threads, size)
     width, rows = map(int, found)
@@ -135,9 +134,7 @@ def share(scope: Scope, op_index: int) -> Share:
 def copied(scope: Scope, value: int, iteration: Index) -> Fill | Carry:
     """How all threads copy a tile from device memory: 16, 8 or 4 bytes at a time if alignment allows, else through
     registers, single elements or vectors that begin anywhere."""
-    attrs = scope.ops[value].attrs
-    assert isinstance(attrs, InIterAttrs)
-    layout, shape = scope.buffers[value].layout, scope.shape(value)
+    attrs, layout, shape = scope.reads[value], scope.buffers[value].layout, scope.shape(value)
     if width := _copy_width(scope, value, attrs, iteration):
         return Fill(value, Vectors(shape, width))
     window, found = scope.windows.get(attrs.arg), Vectors(shape, 1)

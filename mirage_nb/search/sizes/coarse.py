@@ -23,7 +23,7 @@ from mirage_nb.ir import HALVES, KernelGraph, OpKind
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import MAX_GRID_DIMS
 from mirage_nb.search.pieces import HEAVY
-from mirage_nb.search.sizes.constants import FITTED, Constants
+from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.instantiate import some_fit
 from mirage_nb.search.structure import as_they_stand
 from mirage_nb.targets import Target
@@ -65,25 +65,25 @@ class _Work:
     others: list[_Part] = field(default_factory=list)
 
 
-def coarse_us(prepared: Prepared, target: Target, constants: Constants = FITTED) -> float:
+def coarse_us(prepared: Prepared, target: Target) -> float:
     """Microseconds of a program that can be said over axes, as one kernel or two; infinite where it fits no chip."""
-    return min(_one_or_two_us(prepared, target, constants))
+    return min(_one_or_two_us(prepared, target))
 
 
 def two_pay(prepared: Prepared, target: Target) -> bool:
     """Whether two kernels, the second of which sums up what the first one leaves, are estimated as fast as one."""
-    one, two = _one_or_two_us(prepared, target, FITTED)
+    one, two = _one_or_two_us(prepared, target)
     return two < one + NEAR_US
 
 
 @lru_cache(maxsize=KNOWN)
-def _one_or_two_us(prepared: Prepared, target: Target, constants: Constants) -> tuple[float, float]:
+def _one_or_two_us(prepared: Prepared, target: Target) -> tuple[float, float]:
     extents = [float(axis.extent) for axis in prepared.axes]
-    work, grid, tensor = _work(prepared, extents), _grid(prepared), _products_per_us(prepared, target, constants)
+    work, grid, tensor = _work(prepared, extents), _grid(prepared), _products_per_us(prepared, target)
     written = {axis for layout in prepared.output_axes for axis in layout}
 
     def least_us(split: int | None) -> float:
-        return _least_us(work, _Blocks.over(grid, split, extents), tensor, target, constants)
+        return _least_us(work, _Blocks.over(grid, split, extents), tensor, target)
 
     return least_us(None), min((least_us(a) for a in prepared.reduced if a not in written), default=math.inf)
 
@@ -105,12 +105,12 @@ def longest_row(program: KernelGraph, target: Target) -> int:
     return max(target.shared_per_block // SUM_BYTES, held)
 
 
-def _products_per_us(prepared: Prepared, target: Target, constants: Constants) -> float:
+def _products_per_us(prepared: Prepared, target: Target) -> float:
     """Operations of products that all multiprocessors do together."""
     graph = prepared.graph
     factors = (graph.types[value].dtype for op in graph.ops if op.kind in HEAVY for value in op.inputs)
     wide = any(dtype not in HALVES for dtype in factors)
-    return 1e6 * constants.tensor_share * (target.vector_rate if wide else target.tensor_rate)
+    return 1e6 * FITTED.tensor_share * (target.vector_rate if wide else target.tensor_rate)
 
 
 def _grid(prepared: Prepared) -> tuple[int, ...]:
@@ -173,15 +173,15 @@ class _Blocks:
         return total
 
 
-def _least_us(work: _Work, blocks: _Blocks, tensor: float, target: Target, constants: Constants) -> float:
+def _least_us(work: _Work, blocks: _Blocks, tensor: float, target: Target) -> float:
     if not len(blocks.total):
         return math.inf
     unique = sum(part.amount for part in work.reads) + work.written
     bandwidth = target.device_bandwidth * 1e3
     turns = np.ceil(blocks.total / target.multiprocessors) / blocks.total
     moved = blocks.amount(work.reads)
-    copying = np.maximum(moved * turns / constants.port_bytes_us, moved / (bandwidth * constants.l2_speedup))
-    vector = 1e6 * target.vector_rate / constants.register_operations
+    copying = np.maximum(moved * turns / FITTED.port_bytes_us, moved / (bandwidth * FITTED.l2_speedup))
+    vector = 1e6 * target.vector_rate / FITTED.register_operations
     working = blocks.amount(work.products) / tensor + blocks.amount(work.others) / vector
     longest = np.maximum(copying, working * turns * target.multiprocessors)
     us = target.start_us + RESULT_US * work.count + np.maximum(longest, unique / bandwidth)

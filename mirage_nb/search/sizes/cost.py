@@ -261,15 +261,15 @@ def estimate(
     return Estimates(us, moved.device, moved.block * block.blocks, memory, least, block.blocks, again)
 
 
-def best_variant(tiles: Tiles, target: Target, constants: Constants = FITTED) -> tuple[float, Variant]:
+def best_variant(tiles: Tiles, target: Target) -> tuple[float, Variant]:
     """The variant in which a kernel at one choice of sizes is estimated fastest, and the microseconds that it saves."""
-    roles = with_roles(tiles, target, constants, np.zeros(tiles.shape)) if tiles.chained else None
+    roles = with_roles(tiles, target, FITTED, np.zeros(tiles.shape)) if tiles.chained else None
     if not tiles.chained or (roles is not None and roles.able.any()):
         return 0.0, DEFAULT_VARIANT
-    block = block_of(tiles, target, constants)
+    block = block_of(tiles, target, FITTED)
     able = [v for v in OTHER_VARIANTS if fits(block.registers, block.copies.bulk, v, target).all()]
     variants = (DEFAULT_VARIANT, *able)
-    us = run(block, variants, target, constants).us[:, 0]
-    us /= np.where([variant.wide for variant in variants], constants.wide_speedup, 1.0)
+    us = run(block, variants, target, FITTED).us[:, 0]
+    us /= np.where([variant.wide for variant in variants], FITTED.wide_speedup, 1.0)
     best = int(us.argmin())
     return float(us[0] - us[best]), variants[best]

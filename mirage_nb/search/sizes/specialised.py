@@ -152,7 +152,7 @@ def _timed(
     points, steps = tiles.sizes.total_blocks(), turn.depth / rules.step(turn.dtype.size) + turn.more
     turns = np.ceil(points / target.multiprocessors)
     last = points - (turns - 1) * target.multiprocessors
-    full, rest = (_step_us(tiles, target, constants, turn, running) for running in (target.multiprocessors, last))
+    full, rest = (_step_us(target, constants, turn, running) for running in (target.multiprocessors, last))
     copied = turn.stage / constants.stream_bytes_us
     step = constants.step_us
     looped = steps * ((turns - 1) * (np.maximum(full, copied) + step) + np.maximum(rest, copied) + step)
@@ -168,7 +168,7 @@ def _timed(
     )  # fmt: skip
 
 
-def _step_us(tiles: Tiles, target: Target, constants: Constants, turn: _Turn, running: Numbers | float) -> Numbers:
+def _step_us(target: Target, constants: Constants, turn: _Turn, running: Numbers | float) -> Numbers:
     """Microseconds of a step's products where so many multiprocessors multiply: both units, side by side."""
     few = rules.few(turn.rows)
     times = turn.products * rules.step(turn.dtype.size)
