@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from mirage_nb.ir import HALVES, DimAttrs, InIterAttrs, OpKind, RepeatAttrs, ThreadGraph
-from mirage_nb.optimize.access import Scope, operand_leaf, trace, view
-from mirage_nb.tile.index import Index, named, operand_dims, reshaped_dim, vector_reads
+from mirage_nb.ir import HALVES, DimAttrs, InIterAttrs, OpKind, RepeatAttrs, ReshapeAttrs
+from mirage_nb.optimize.access import Scope, operand_leaf, trace
+from mirage_nb.tile.index import Index, dims_behind, named, reshaped_dim
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.shared import CHUNK_BYTES
 from mirage_nb.tile.sharing import DEPTH_TILE, Share, Side, Squares, Tiling, Vectors
@@ -84,29 +84,16 @@ def _vector_operands(
     if place is Place.SHARED and not computed:
         layout = scope.buffers[value].layout
         return [] if not layout.swizzle or width * layout.dtype.size <= CHUNK_BYTES else None
-    op = scope.ops[value]
-    shape = scope.shape(value)
-    match op.kind:
-        case OpKind.RESHAPE:
-            source = scope.shape(op.inputs[0])
-            if (same := reshaped_dim(shape, source, dim)) is not None:
-                return [(op.inputs[0], same)]
+    op, shape = scope.ops[value], scope.shape(value)
+    match op.attrs:
+        case ReshapeAttrs() if reshaped_dim(shape, source := scope.shape(op.inputs[0]), dim) is None:
             fits = dim == len(shape) - 1 and bool(source) and source[-1] % width == 0 == shape[-1] % width
             return [(op.inputs[0], len(source) - 1)] if fits else None
-        case OpKind.TRANSPOSE | OpKind.ACCUM:
-            inner, _, inner_dim = view(scope, op, (Index(),) * len(shape), dim)
-            return [(inner, inner_dim)]
-        case OpKind.REPEAT | OpKind.CONCAT:
-            assert isinstance(op.attrs, RepeatAttrs | DimAttrs)
-            whole = op.attrs.dim != dim or all(scope.shape(v)[dim] % width == 0 for v in op.inputs)
+        case RepeatAttrs(along) | DimAttrs(along) if op.kind in (OpKind.REPEAT, OpKind.CONCAT) and along == dim:
+            whole = all(scope.shape(v)[dim] % width == 0 for v in op.inputs)
             return [(v, dim) for v in op.inputs] if whole else None
-        case OpKind.FUSED:
-            assert isinstance(op.body, ThreadGraph)
-            reads = vector_reads(op.body, op.body.outputs[scope.results[value]], dim)
-            return [(op.inputs[v], d) for v, d in reads]
         case _:
-            dims = operand_dims(scope.block, op, dim, len(shape))
-            return list(zip(op.inputs, dims, strict=True))
+            return list(dims_behind(scope.block, op, scope.results[value], dim))
 
 
 def share(scope: Scope, op_index: int) -> Share:

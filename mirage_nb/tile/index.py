@@ -7,10 +7,22 @@ that bound, so that splitting and merging dimensions leaves no needless arithmet
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mirage_nb.ir import BlockGraph, Op, OpKind, ThreadGraph
+from mirage_nb.ir import (
+    AccumAttrs,
+    AccumKind,
+    BlockGraph,
+    DimAttrs,
+    Op,
+    OpKind,
+    RepeatAttrs,
+    ReshapeAttrs,
+    ThreadGraph,
+    TransposeAttrs,
+)
+from mirage_nb.tile.sketch import ELEMENTWISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +165,21 @@ def vector_reads(graph: ThreadGraph, value: int, dim: int | None) -> set[tuple[i
         for along in [d for v, d in found if v == made]:
             found |= set(zip(op.inputs, operand_dims(graph, op, along, len(graph.types[made].shape)), strict=True))
     return {(v, d) for v, d in found if v < graph.input_count}
+
+
+def dims_behind(block: BlockGraph, op: Op, result: int, dim: int) -> Iterator[tuple[int, int | None]]:
+    """What an element of a value is computed of, and which dimension of that its dimension `dim` is."""
+    match op.attrs:
+        case TransposeAttrs(perm):
+            yield op.inputs[0], perm[dim]
+        case ReshapeAttrs(shape):
+            yield op.inputs[0], reshaped_dim(shape, block.types[op.inputs[0]].shape, dim)
+        case AccumAttrs(AccumKind.HOLD):
+            yield op.inputs[0], dim
+        case RepeatAttrs(along) | DimAttrs(along) if op.kind in (OpKind.REPEAT, OpKind.CONCAT) and along != dim:
+            yield from ((operand, dim) for operand in op.inputs)
+        case _ if isinstance(op.body, ThreadGraph):
+            yield from ((op.inputs[v], d) for v, d in vector_reads(op.body, op.body.outputs[result], dim))
+        case _ if op.kind in ELEMENTWISE:
+            rank = max(len(block.types[operand].shape) for operand in op.inputs)
+            yield from zip(op.inputs, operand_dims(block, op, dim, rank), strict=True)

@@ -8,17 +8,15 @@ its registers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mirage_nb.ir import AccumKind, BlockGraph, Op, OpKind, ThreadGraph
+from mirage_nb.ir import BlockGraph, Op, OpKind
 from mirage_nb.ir.graph import reached
-from mirage_nb.ir.ops import AccumAttrs, DimAttrs, RepeatAttrs, ReshapeAttrs, TransposeAttrs
-from mirage_nb.tile.index import operand_dims, reshaped_dim, vector_reads
+from mirage_nb.tile.index import dims_behind
 from mirage_nb.tile.placement import Place
-from mirage_nb.tile.sketch import ELEMENTWISE
 
 SQUARES = ((8, 8), (8, 4), (4, 8), (4, 4), (8, 2), (2, 8), (4, 2), (2, 4), (2, 2), (1, 8), (1, 4), (1, 2))
 """Elements of a thread along the last dimension of a result, and along that along which lies what it is computed of."""
@@ -50,28 +48,10 @@ def _tiles(
         return places[read[0]] in (Place.SHARED, Place.DEVICE)
 
     def behind(read: tuple[int, int]) -> list[tuple[int, int]]:
-        found = () if is_there(read) else _operands(block, *made[read[0]], read[1])
+        found = () if is_there(read) else dims_behind(block, *made[read[0]], read[1])
         return [(operand, inner) for operand, inner in found if inner is not None]
 
     return {read for read in reached([start], behind) if is_there(read)}
-
-
-def _operands(block: BlockGraph, op: Op, result: int, dim: int) -> Iterator[tuple[int, int | None]]:
-    """What an element of a value is computed of, and which dimension of that its dimension `dim` is."""
-    match op.attrs:
-        case TransposeAttrs(perm):
-            yield op.inputs[0], perm[dim]
-        case ReshapeAttrs(shape):
-            yield op.inputs[0], reshaped_dim(shape, block.types[op.inputs[0]].shape, dim)
-        case AccumAttrs(AccumKind.HOLD):
-            yield op.inputs[0], dim
-        case RepeatAttrs(along) | DimAttrs(along) if op.kind in (OpKind.REPEAT, OpKind.CONCAT) and along != dim:
-            yield from ((operand, dim) for operand in op.inputs)
-        case _ if isinstance(op.body, ThreadGraph):
-            yield from ((op.inputs[v], d) for v, d in vector_reads(op.body, op.body.outputs[result], dim))
-        case _ if op.kind in ELEMENTWISE:
-            rank = max(len(block.types[operand].shape) for operand in op.inputs)
-            yield from zip(op.inputs, operand_dims(block, op, dim, rank), strict=True)
 
 
 def square(last: Any, along: Any, elements: Any, threads: int, size: int) -> tuple[Any, Any]:
