@@ -92,9 +92,9 @@ class KernelText:
         EmitError where a size that is known at launch may leave boxes incomplete."""
         found = {}
         for value, arg, boxed in self._boxed:
-            reach = self.scope.reaches.operands.get(arg)
-            rows = reach.factor * math.prod(self.block.args[arg].shape[1:-1]) if reach is not None else 0
-            if rows % boxed.fold:
+            reach, shape = self.scope.reaches.operands.get(arg), self.block.args[arg].shape
+            rows = reach.factor * math.prod(shape[1:-1]) if reach is not None else 0
+            if rows % boxed.fold or (reach is not None and len(shape) == 1):
                 what = f"tensor maps join {boxed.fold} rows of an operand"
                 raise EmitError(what, hint="without `bulk` there are none")
             found[f"map{value}"] = MapArg(arg, boxed.rows, boxed.columns, boxed.box, boxed.swizzle)

@@ -53,16 +53,16 @@ def reaches(
         return Reaches()
     cut = where.cuts[index]
 
-    def found(tensors: tuple[int, ...], least_rank: int) -> dict[int, Reach]:
+    def found(tensors: tuple[int, ...]) -> dict[int, Reach]:
         made = {}
         for number, value in enumerate(tensors):
             dim, shape = where.dims[value], graph.types[value].shape
             if dim is None:
                 continue
-            if (dim and value not in windows) or len(shape) < least_rank:
-                hint = "the size has to be outermost in every tensor between kernels, in front of another dimension"
+            if dim and value not in windows:
+                hint = "the size has to be outermost in every tensor between kernels"
                 raise EmitError(f"{where.size.name} is dimension {dim} of a tensor of rank {len(shape)}", hint=hint)
             made[number] = Reach(shape[dim] // where.size.most, cut is not None and cut.whole, dim)
         return made
 
-    return Reaches(found(graph.ops[index].inputs, 2), found(values, 1), cut)
+    return Reaches(found(graph.ops[index].inputs), found(values), cut)

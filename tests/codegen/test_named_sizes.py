@@ -39,6 +39,8 @@ PROGRAMS = {
     "decode": "Q: f16[2*B, 16, 64]\nK: f16[2*B, 64, 64]\nV: f16[2*B, 64, 64]\nreturn softmax(Q @ K) @ V",
     "batches": "X: f16[B, 5, 64]\nG: f16[64]\nW: f16[64, 32]\nreturn rms_norm(X, G) @ W",
     "elements": "X: f16[B, 37, 34]\nG: f16[34]\nreturn silu(X + G)",
+    "vectors": "X: f32[B]\nY: f16[B]\nreturn exp(X) * Y",
+    "scaled": "X: f16[B, 64]\ns: f32[B]\nW: f16[64, 32]\nreturn (X * s[:, None]) @ W + s[:, None]",
 }
 EXTENTS = {"decode": (1, 3, 8)}
 
