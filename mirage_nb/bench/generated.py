@@ -34,6 +34,8 @@ class _Drawing:
         self.rng = random.Random(seed)
         self.lines: list[str] = []
         self.shapes: Shapes = {}
+        self.legal = ""
+        """The whole text, as it was when the last statement was taken."""
 
     def inputs(self) -> None:
         rng = self.rng
@@ -117,11 +119,13 @@ class _Drawing:
         """One more statement, if one is drawn that the language takes."""
         for _ in range(TRIES):
             line = f"{name} = {self.expression()}"
+            text = "\n".join([*self.lines, line, f"return {name}"])
             try:
-                graph = parse("\n".join([*self.lines, line, f"return {name}"])).graph
+                graph = parse(text).graph
             except MirageError:
                 continue
             if max(t.elements for t in graph.types) <= MAX_ELEMENTS:
+                self.legal = text
                 self.lines.append(line)
                 self.shapes[name] = graph.output_types[0].shape
                 return
@@ -139,7 +143,8 @@ def program(seed: int) -> str:
         outputs = [*made[-1:], *(name for name in made[:-1] if drawing.rng.random() < 0.2)][:3]
         text = "\n".join([*drawing.lines, f"return {', '.join(outputs)}"])
         try:
-            parse(text)
+            if text != drawing.legal:
+                parse(text)
         except MirageError:  # nothing was drawn, or what is returned is an input after all
             seed += 1_000_003
             continue

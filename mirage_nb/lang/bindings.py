@@ -6,6 +6,7 @@ In: results, places. Out: data. Invariant: a name that is assigned anew has anot
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mirage_nb.errors import SourceSpan
@@ -60,9 +61,9 @@ _VIEWS = frozenset(
 """Functions whose results are other shapes of the same elements, or parts of them."""
 
 
-def library(tree: ast.AST) -> str:
-    """The one of NumPy and PyTorch that a text names, if it names one of them only: what its methods are."""
-    every = [*ast.walk(tree)]
+def library(every: Sequence[ast.AST]) -> str:
+    """The one of NumPy and PyTorch that all nodes of a text name, if they name one of them only: what its methods
+    are."""
     given = {n.id for n in every if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     named = {n.value.id for n in every if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
     named |= {a.name.partition(".")[0] for n in every if isinstance(n, ast.Import) for a in n.names}

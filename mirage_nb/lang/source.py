@@ -187,20 +187,21 @@ def _check_tokens(source: Source) -> None:
         if not opened and _is_code(line):
             levels = _levels(source, number, levels, deeper)
             deeper = False
-        for kind, token, place in _tokens(source, number):
+        for kind, token, column in _tokens(source, number):
             match kind:
                 case "name" if token in KEYWORDS:
                     message, hint = KEYWORDS[token]
-                    raise ProgramSyntaxError(message, hint=hint, span=place)
+                    raise ProgramSyntaxError(message, hint=hint, span=source.span(number, column, len(token)))
                 case "refused":
                     message, hint = REFUSED[token]
-                    raise ProgramSyntaxError(message, hint=hint, span=place)
+                    raise ProgramSyntaxError(message, hint=hint, span=source.span(number, column, len(token)))
                 case "operator" if token in "([{":
-                    opened.append((token, place))
+                    opened.append((token, source.span(number, column, 1)))
                     if len(opened) > MAX_NESTING:
-                        raise nested(place)
+                        raise nested(opened[-1][1])
                 case "operator" if token in _CLOSES:
                     if not opened or opened[-1][0] != _CLOSES[token]:
+                        place = source.span(number, column, 1)
                         raise ProgramSyntaxError(f"this {token} closes nothing", hint=_expected(opened), span=place)
                     opened.pop()
             if kind not in ("space", "comment"):
@@ -237,29 +238,27 @@ def _levels(source: Source, number: int, levels: list[int], deeper: bool) -> lis
     return levels[: levels.index(leading) + 1]
 
 
-def _tokens(source: Source, number: int) -> Iterator[tuple[str, str, SourceSpan]]:
-    """Kind, text and place of the tokens of one line, numbers checked."""
+def _tokens(source: Source, number: int) -> Iterator[tuple[str, str, int]]:
+    """Kind, text and column of the tokens of one line, numbers checked."""
     line, position = source.lines[number - 1], 0
     while position < len(line):
         found = _TOKEN.match(line, position)
         # Every printable ASCII character begins some token, and no other character comes this far.
         assert found is not None and found.lastgroup is not None
-        place = source.span(number, position + 1, len(found.group()))
-        position = found.end()
-        if found.lastgroup == "number" and (rest := _WORD.match(line, position)):
-            word = found.group() + rest.group()
+        kind, token, column, position = found.lastgroup, found.group(), position + 1, found.end()
+        if kind == "number" and (rest := _WORD.match(line, position)):
+            word = token + rest.group()
             hint = "numbers are decimal: 16, 4_096, 0.5, 1e-5; names start with a letter"
             if rest.group() in ("j", "J"):
                 hint = "there are no complex numbers: keep real and imaginary parts"
             elif rest.group()[0].isalpha():
-                hint = f"a product is written with *: {found.group()} * ..."
-            span = source.span(number, place.column, len(word))
+                hint = f"a product is written with *: {token} * ..."
+            span = source.span(number, column, len(word))
             raise ProgramSyntaxError(f"{word[:MAX_NAME]} is not a number", hint=hint, span=span)
-        if found.lastgroup in ("number", "name") and place.width > MAX_NAME:
-            raise ProgramSizeError(
-                f"a {found.lastgroup} of {place.width} characters", hint=f"at most {MAX_NAME}", span=place
-            )
-        yield found.lastgroup, found.group(), place
+        if kind in ("number", "name") and len(token) > MAX_NAME:
+            place = source.span(number, column, len(token))
+            raise ProgramSizeError(f"a {kind} of {len(token)} characters", hint=f"at most {MAX_NAME}", span=place)
+        yield kind, token, column
 
 
 def _expected(opened: list[tuple[str, SourceSpan]]) -> str:
@@ -290,14 +289,14 @@ def _tree(source: Source) -> ast.Module:
     except (RecursionError, MemoryError):
         # Both mean that Python's parser met its own limit on depth.
         raise nested(None) from None
-    pending: list[tuple[ast.AST, int, SourceSpan | None]] = [(tree, 0, None)]
+    pending: list[tuple[ast.AST, int, ast.stmt | None]] = [(tree, 0, None)]
     while pending:
-        node, depth, place = pending.pop()
+        node, depth, statement = pending.pop()
         if isinstance(node, ast.stmt):
-            depth, place = 0, source.of(node)
+            depth, statement = 0, node
         if depth > MAX_NESTING:
-            raise nested(place)
-        pending.extend((child, depth + 1, place) for child in ast.iter_child_nodes(node))
+            raise nested(None if statement is None else source.of(statement))
+        pending.extend([(child, depth + 1, statement) for child in ast.iter_child_nodes(node)])
     return tree
 
 

@@ -77,12 +77,13 @@ class Statements(Declarations):
         self.sizes = sizes
         self.builder = Builder() if builder is None else builder
         defined_in: dict[str, int] = {}
-        for statement in ast.walk(tree):
+        every = [*ast.walk(tree)]
+        for statement in every:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=n)]) | ast.AnnAssign(target=ast.Name(id=n)) | ast.FunctionDef(n):
                     defined_in.setdefault(n, statement.lineno)
         self.expressions = Expressions(source, self.builder, defined_in, self._inlined)
-        self.expressions.library = library(tree)
+        self.expressions.library = library(every)
         self.outputs: tuple[tuple[str, Value], ...] = ()
         self._default: DType | None = None
         self._types: dict[str, ast.expr] = {}
