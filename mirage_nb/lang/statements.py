@@ -76,8 +76,7 @@ class Statements(Declarations):
         self.body = tree.body
         self.sizes = sizes
         self.builder = Builder() if builder is None else builder
-        defined_in: dict[str, int] = {}
-        every = [*ast.walk(tree)]
+        every, defined_in = [*ast.walk(tree)], dict[str, int]()
         for statement in every:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=n)]) | ast.AnnAssign(target=ast.Name(id=n)) | ast.FunctionDef(n):
