@@ -86,6 +86,7 @@ SCALARS: dict[str, Callable[..., str]] = {
     "step": _function("step"),
     "sin": _function("sine"),
     "cos": _function("cosine"),
+    "atan": _function("arc_tangent"),
     "minimum": _function("minimum"),
     "maximum": _function("maximum"),
 }

@@ -19,7 +19,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mirage_nb.errors import TraceError
-from mirage_nb.frontend.aten import WHOLE
+from mirage_nb.frontend.aten import NUMBERS, WHOLE
 from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.fixed import Fixed, drop_empty
 from mirage_nb.frontend.spelled import multilabel_margin_loss
@@ -110,17 +110,23 @@ def from_torch(
     constants = {names[n]: state[kept[n.name]] for n in read if n.name in kept and n in translation.terms}
     for node in exported.graph.nodes:
         is_fixed = fixed.has(node)
-        if node.op != "call_function" or translation.add(node):
+        if node.op != "call_function" or (not (is_fixed and _is_rounded(node)) and translation.add(node)):
             continue
         names = names_of([*names, node], names) if is_fixed else names
         if is_fixed and translation.declare(node, names[node]):
             constants[names[node]] = fixed.value(node)
-            del translation.left[node]
+            translation.left.pop(node, None)
         elif node.users:
             _check_dead(node, translation)
     outputs = _outputs(exported, translation)
     graph, _ = translation.builder.finish(in_parts(translation.builder, tuple(outputs)))
     return TorchProgram(called, "\n".join(translation.lines), graph, (), {}, constants=constants)
+
+
+def _is_rounded(node: Any) -> bool:
+    """Whether it makes whole numbers of others, which takes a program several steps."""
+    held = [one.meta["val"] for one in (node, *node.all_input_nodes)] if str(node.target) in NUMBERS else []
+    return [value.is_floating_point() for value in held] == [False, True]
 
 
 WIDTHS = "16, 32 or 64 bits with a point"
@@ -131,7 +137,9 @@ _REST = 'torch.compile(model, backend="mirage_nb") takes what it can and leaves 
 @functools.cache
 def _decompositions() -> Mapping[Any, Any]:
     """PyTorch's own of what the table has no row for; collecting them takes as long as reading a small model."""
-    table: Mapping[Any, Any] = torch.export.default_decompositions()
+    every, core = torch._decomp.decomposition_table, torch.Tag.core
+    table = {key: row for key, row in every.items() if core in getattr(key, "tags", ())}
+    table |= torch.export.default_decompositions()
     return {key: row for key, row in table.items() if str(key) not in WHOLE} | {MARGIN: _margin_loss}
 
 
@@ -144,10 +152,11 @@ def _margin_loss(x: Any, target: Any, reduction: int = 1) -> Any:
 
 def _exported(module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """The ATen graph, without mutation; what the table has a row for stays whole."""
+    module = module.module() if isinstance(module, torch.export.ExportedProgram) else module
     wrapped = module if isinstance(module, torch.nn.Module) else _Function(module)
     table = dict(_decompositions())
     training = wrapped.training
-    wrapped.eval()
+    _set_training(wrapped, False)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, about itself
@@ -164,7 +173,13 @@ def _exported(module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) ->
         hint = _TENSORS if "in output, which is not a known type" in first else f"does it run on these inputs? {_REST}"
         raise TraceError(f"PyTorch cannot export it: {first[:200]}", hint=hint) from error
     finally:
-        wrapped.train(training)
+        _set_training(wrapped, training)
+
+
+def _set_training(module: torch.nn.Module, training: bool) -> None:
+    """Whether it is in training; what was exported stays as it was then."""
+    with contextlib.suppress(NotImplementedError):
+        module.train(training)
 
 
 def _decomposed(module: torch.nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any], table: Any) -> Any:

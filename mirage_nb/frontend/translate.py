@@ -7,24 +7,36 @@ for each node what it stands for there, or why it has none. Invariant: a node's 
 
 from __future__ import annotations
 
+import ast
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from mirage_nb.errors import MirageError, SourceSpan
-from mirage_nb.frontend.aten import LOOKUPS, ROWS, VIEWS
+from mirage_nb.frontend.aten import LOOKUPS, ROWS, VIEWS, WHOLE
 from mirage_nb.frontend.aten.terms import DTYPES, At, Held, Left, Result, Row, full
 from mirage_nb.ir.dtypes import DType, TensorType, promote
 from mirage_nb.ir.ops import Shape
-from mirage_nb.lang import lowering
+from mirage_nb.lang import lowering, masks
 from mirage_nb.lang.builder import Builder, Term, Value, is_tensor
 
 INTEGERS = frozenset({"torch.int64", "torch.int32", "torch.int16", "torch.int8", "torch.uint8"})
 NARROW = {"torch.int16": 2**15, "torch.int8": 2**7, "torch.uint8": 2**8}
 """Types in which sums and products of positions leave their range, and how many of these they count."""
-CHOICES = frozenset({"aten.where.ScalarOther", "aten.masked_fill.Scalar", "aten.clone.default"})
-"""Rows that hand whole numbers on."""
+WITHIN = frozenset({"aten.bitwise_and.Scalar", "aten.__rshift__.Scalar", "aten.stack.default"}) | VIEWS | LOOKUPS
+"""Rows whose results are no larger than what they read."""
+OWN = {
+    "aten.copy_.default": "PyTorch writes into what the model was given",
+    **dict.fromkeys(
+        ("aten.pow.Tensor_Tensor", "prims.pow.default"),
+        "a power by a tensor, which negative numbers have where that is whole alone",
+    ),
+    "prims.inductor_force_stride_order.default": "a result that does not lie row by row is put so by PyTorch",
+}
+"""Why operators have no rows, where that is not what PyTorch says of them."""
 
 
 @dataclass
@@ -80,12 +92,10 @@ class Translation:
             made: Result = held[index].term
         else:
             row = self.rows.get(str(node.target))
-            if row is None and str(node.target) == "aten.copy_.default":
-                raise Left("PyTorch writes into what the model was given")
             if row is None:
-                raise Left(f"{node.target} is not in the table of operators")
+                raise Left(_absent(node))
             shape, dtype = typed(node)
-            if (held := _dtype(node)) in NARROW and not (str(node.target) in VIEWS or _is_counted(node)):
+            if (held := _dtype(node)) in NARROW and not (str(node.target) in WITHIN or _is_counted(node)):
                 raise Left(f"whole numbers of type {held} go round where they get too large")
             self._place(node)
             at = At(self.builder, shape, dtype, logical(node))
@@ -97,7 +107,9 @@ class Translation:
         if not is_tensor(made):
             return made
         if logical(node) and not lowering.is_mask(self.builder, made):
-            raise Left("truth values that are no mask")
+            if str(node.target) not in LOOKUPS:
+                raise Left("truth values that are no mask")
+            made = self.builder.tensor(masks.comparison(ast.NotEq)(self.builder, made, lowering.ZERO), "truth values")
         return self._shaped(node, made)
 
     def _shaped(self, node: Any, term: Value) -> Term:
@@ -153,16 +165,28 @@ def _is_whole(node: Any) -> bool:
 
 
 def _read_as_numbers(node: Any) -> bool:
-    """Whether it is a tensor of integers of which nobody computes others: it names places, is compared, or becomes a
-    tensor of numbers; or views of it do."""
+    """Whether it is a tensor of integers that rows read, and nobody hands out: it names places, is compared, becomes a
+    tensor of numbers, or others of which that is true."""
     return _dtype(node) in INTEGERS and all(
         str(user.target) in LOOKUPS
         or logical(user)
         or user.meta.get("val") is None  # a check
         or _dtype(user) in DTYPES
-        or ((user.target is operator.getitem or str(user.target) in VIEWS | CHOICES) and _read_as_numbers(user))
+        or ((user.target is operator.getitem or str(user.target) in WHOLE) and _read_as_numbers(user))
         for user in node.users
     )
+
+
+def _absent(node: Any) -> str:
+    """Why an operator has no row."""
+    name, tags = str(node.target), getattr(node.target, "tags", ())
+    if torch.Tag.nondeterministic_seeded in tags:
+        return f"{name} draws random numbers"
+    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+        return f"{name}: what comes of it, or how many elements, depends on values"
+    if name in WHOLE:
+        return f"{name} stays PyTorch's in a model, which has it as fast"
+    return OWN.get(name, f"{name} is not in the table of operators")
 
 
 def _is_counted(node: Any) -> bool:

@@ -327,7 +327,7 @@ SCALARS: dict[str, Operation] = {
     "exp": exponential, "log": logarithm, "sqrt": square_root, "square": lambda x: multiply(x, x),
     "tanh": _of_ball("tanh", ZERO), "sigmoid": sigmoid, "erf": _error_function, "abs": absolute,
     "sin": _wave("sin", ZERO), "cos": _wave("cos", ONE), "expm1": _of_ball("expm1", ZERO),
-    "sign": sign, "floor": floor, "step": step, "minimum": minimum, "maximum": maximum,
+    "atan": _of_ball("atan", ZERO), "sign": sign, "floor": floor, "step": step, "minimum": minimum, "maximum": maximum,
 }  # fmt: skip
 """The primitives of formulas, but for powers and those that are made of these."""
 

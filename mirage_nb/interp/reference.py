@@ -188,9 +188,9 @@ SCALARS: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative,
     "pow": lambda x, exponent: np.power(x, float(exponent)),
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "square": np.square, "tanh": np.tanh, "sigmoid": _sigmoid,
-    "erf": lambda x: np.asarray(_erf(x)), "abs": np.abs, "sin": np.sin, "cos": np.cos, "log1p": np.log1p,
-    "expm1": np.expm1, "sign": np.sign, "floor": np.floor, "step": lambda x: np.where(x >= 0, 1.0, 0.0),
-    "minimum": np.minimum, "maximum": np.maximum,
+    "erf": lambda x: np.asarray(_erf(x)), "abs": np.abs, "sin": np.sin, "cos": np.cos, "atan": np.arctan,
+    "log1p": np.log1p, "expm1": np.expm1, "sign": np.sign, "floor": np.floor,
+    "step": lambda x: np.where(x >= 0, 1.0, 0.0), "minimum": np.minimum, "maximum": np.maximum,
 }  # fmt: skip
 """The primitives of formulas."""
 

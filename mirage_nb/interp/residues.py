@@ -392,7 +392,7 @@ class Field:
 
     @cached_property
     def _scalars(self) -> dict[str, Operation]:
-        opaque = ("log", "tanh", "erf", "abs", "sin", "cos", "expm1", "sign", "floor")
+        opaque = ("log", "tanh", "erf", "abs", "sin", "cos", "atan", "expm1", "sign", "floor")
         known: dict[str, Operation] = {name: self._opaque(name, numbers.SCALARS[name]) for name in opaque}
         known |= {
             "add": self._add, "sub": self._subtract, "mul": self._multiply, "div": self._divide,

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 SCALARS: dict[str, int] = {
     "exp": 1, "expm1": 1, "log": 1, "log1p": 1, "sqrt": 1, "square": 1, "tanh": 1, "sigmoid": 1, "erf": 1, "sin": 1,
-    "cos": 1, "abs": 1, "sign": 1, "floor": 1, "step": 1, "minimum": 2, "maximum": 2,
+    "cos": 1, "atan": 1, "abs": 1, "sign": 1, "floor": 1, "step": 1, "minimum": 2, "maximum": 2,
 }  # fmt: skip
 """The functions of formulas and how many arguments each has; step(x) is 1 where x >= 0 and 0 elsewhere."""
 

@@ -82,6 +82,7 @@ FUNCTIONS: dict[str, Function] = {
         _formula("erf", "the error function", "erf(x)"),
         _formula("sin", "the sine", "sin(x)"),
         _formula("cos", "the cosine", "cos(x)"),
+        _formula("atan", "the angle whose tangent is x", "atan(x)"),
         _formula("abs", "the magnitude", "abs(x)"),
         _formula("sign", "-1, 0 or 1", "sign(x)"),
         Function("floor", (_TERM,), "the largest integer that is not above x", _SAME, lowering.floor, "floor(X)"),

@@ -381,7 +381,7 @@ def _double(name: str, function: Callable[[float], float]) -> Callable[[Number],
 _OF_NUMBERS: dict[str, Callable[..., Number]] = {
     **{
         name: _double(name, getattr(math, name))
-        for name in ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos")
+        for name in ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos", "atan")
     },
     "sigmoid": _double("sigmoid", lambda x: 1 / (1 + math.exp(-x))),
     "sqrt": lambda x: constants.power(x, HALF), "square": lambda x: constants.multiply(x, x),

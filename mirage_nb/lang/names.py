@@ -62,6 +62,7 @@ SYNONYMS: dict[str, str] = {
     "radians": "deg2rad", "degrees": "rad2deg",
     "vector_norm": "norm", "sgn": "sign", "expit": "sigmoid",
     "float_power": "pow", "trapz": "trapezoid", "rint": "round", "around": "round", "fix": "trunc",
+    **{f"arc{name}": f"a{name}" for name in ("tan", "sin", "cos", "tan2")},
     "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "invert": "bitwise_not",
     "mod": "remainder", "negative": "neg", "mul": "multiply", "sub": "subtract", "div": "divide", "ravel": "flatten",
     "t": "transpose", "empty": "zeros", "empty_like": "zeros_like",

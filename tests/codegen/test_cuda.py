@@ -137,6 +137,7 @@ FORMULAS = (
     "x * tanh(log(1 + exp(x)))", "minimum(abs(x), 3/4) - maximum(-x, sin(x)) / 3", "erf(x) + cos(x) * sigmoid(-x)",
     "sqrt(square(x) + 1) ** -0.5".replace("-0.5", "(-1/2)"), "-x ** 3",
     "log1p(expm1(x) + 2) * sign(x)", "floor(x * 3) + step(x)",
+    "atan(x * 4) - x",
 )  # fmt: skip
 
 ATTRIBUTES: list[tuple[OpKind, Attrs | None]] = [

@@ -240,35 +240,6 @@ def test_constants_behind_a_mask_have_the_type_of_the_result(dtype: torch.dtype)
     assert backend.replaced > 0
 
 
-class Adapted(nn.Module):
-    """A linear layer with a LoRA adapter beside it."""
-
-    def __init__(self, width: int = 32, rank: int = 4) -> None:
-        super().__init__()
-        self.base, self.down = nn.Linear(width, width), nn.Linear(width, rank, bias=False)
-        self.up = nn.Linear(rank, width, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.base(x) + self.up(self.down(x)) * 2
-        return made
-
-
-@pytest.mark.parametrize("make", [Block, Adapted, lambda: nn.Sequential(nn.RMSNorm(32), nn.Linear(32, 16))])
-def test_gradients_are_pytorchs_with_regions_replaced_forwards_and_backwards(make: Any) -> None:
-    backend, model, x = Backend(), make(), torch.randn(4, 32, requires_grad=True)
-    torch.compile(model, backend=backend)(x).square().sum().backward()
-    assert x.grad is not None
-    found, x.grad = x.grad, None
-    gradients = [p.grad for p in model.parameters()]
-    model.zero_grad()
-    model(x).square().sum().backward()
-    close(found, x.grad)
-    for ours, parameter in zip(gradients, model.parameters(), strict=True):
-        close(ours, parameter.grad)
-    forwards, backwards = backend.reports.all().graphs
-    assert all(any(entry.taken for entry in graph.entries) for graph in (forwards, backwards))
-
-
 @torch.no_grad()
 def test_another_device_is_compiled_for_anew() -> None:
     backend = Backend()

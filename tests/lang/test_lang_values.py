@@ -97,7 +97,7 @@ ORACLE: dict[str, Callable[..., Any]] = {
     "repeat": lambda x, times, axis: np.concatenate([x] * times, axis=axis),
     "concat": lambda x, y=None, axis=0: np.concatenate(x if y is None else [x, y], axis=axis),
     **{name: getattr(np, name) for name in ("log", "log1p", "expm1", "tanh", "sin", "cos", "abs", "sign")},
-    "floor": np.floor, "trunc": np.trunc,
+    "atan": np.arctan, "floor": np.floor, "trunc": np.trunc,
     "erf": np.vectorize(math.erf),
     "step": lambda x: np.where(x >= 0, 1.0, 0.0),
     "softplus": lambda x: np.logaddexp(x, 0),

@@ -6,7 +6,18 @@ end takes over from PyTorch; every row has a test against eager PyTorch, and wha
 
 from __future__ import annotations
 
-from mirage_nb.frontend.aten import borrowed, composites, folds, lookups, masks, pointwise, products, views, writes
+from mirage_nb.frontend.aten import (
+    borrowed,
+    composites,
+    folds,
+    lookups,
+    masks,
+    orders,
+    pointwise,
+    products,
+    views,
+    writes,
+)
 from mirage_nb.frontend.aten.terms import Row
 
 ROWS: dict[str, Row] = {
@@ -14,8 +25,10 @@ ROWS: dict[str, Row] = {
     **writes.ROWS,
 }  # fmt: skip
 
-WHOLE: dict[str, Row] = {**ROWS, **lookups.ROWS, **borrowed.WHOLE, **writes.WHOLE}
+WHOLE: dict[str, Row] = {**ROWS, **lookups.ROWS, **lookups.NUMBERS, **borrowed.WHOLE, **writes.WHOLE, **orders.ROWS}
 """The same with what only whole programs have rows for: PyTorch looks up and writes where tensors lie."""
+NUMBERS = frozenset(lookups.NUMBERS)
+"""Those that make whole numbers, too."""
 LOOKUPS = frozenset(lookups.ROWS)
 """Those rows, which read integers."""
 VIEWS = frozenset(views.ROWS)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mirage_nb.frontend.aten.terms import At, Held, Left, Row
-from mirage_nb.lang import views
+from mirage_nb.lang import lowering, masks, views
 from mirage_nb.lang.builder import Extremes, Infinity, Nothing, Result, Term, Text, is_tensor
 from mirage_nb.lang.calls import call
 from mirage_nb.lang.constants import Number
@@ -65,6 +65,32 @@ def _first(name: str) -> Row:
     return lambda at, *given, **named: (borrowed(name)(at, *given, **named), None)
 
 
+def _both(name: str) -> Row:
+    """Results and their places."""
+    return lambda at, x, axis: tuple(call(at.b, name, at.tensor(x), Number.of(axis)))  # type: ignore[arg-type]
+
+
+def _convolution(
+    at: At, x: Any, weight: Any, bias: Any, step: Any, edge: Any, gap: Any, transposed: bool, more: Any, groups: int
+) -> Term:
+    rank = len(at.b.shape(at.tensor(weight))) - 2
+    if transposed:
+        return borrowed(f"conv_transpose{rank}d")(at, x, weight, bias, step, edge, more, groups, gap)
+    return borrowed(f"conv{rank}d")(at, x, weight, bias, step, edge, gap, groups)
+
+
+def _folded(at: At, x: Any, size: Sequence[int], kernel: Any, gap: Any, edge: Any, step: Any) -> Term:
+    """fold: windows are added up where they lie, as a transposed convolution with each place of the window does."""
+    b, taps = at.b, kernel[0] * kernel[1]
+    reach = [n + 2 * p - g * (k - 1) - 1 for n, k, g, p in zip(size, kernel, gap, edge, strict=True)]
+    counts, more = zip(*((n // s + 1, n % s) for n, s in zip(reach, step, strict=True)), strict=True)
+    windows = views.reshaped(b, at.tensor(x), (math.prod(at.shape[:-2]), taps, *counts))
+    ones = b.tensor(masks.diagonal(b, taps), "fold")
+    places = views.reshaped(b, b.tensor(lowering.cast(b.dtype(windows))(b, ones), "fold"), (taps, 1, *kernel))
+    made = borrowed("conv_transpose2d")(at, Held(windows), Held(places), None, step, edge, list(more), 1, gap)
+    return views.reshaped(b, b.tensor(made, "fold"), at.shape)
+
+
 def _windows(at: At, x: Any, axis: int, size: int, step: int) -> Term:
     """unfold: windows of an axis, each along a new last one."""
     value = at.tensor(x)
@@ -81,7 +107,7 @@ def _rows(names: str) -> dict[str, Row]:
 ROWS: dict[str, Row] = {
     **_rows("addcmul.default addcdiv.default lerp.Scalar lerp.Tensor ceil.default exp2.default log2.default"),
     **_rows("log10.default tan.default glu.default cumsum.default selu.default celu.default"),
-    **_rows("relu6.default hardtanh.default dropout.default"),
+    **_rows("relu6.default hardtanh.default dropout.default asin.default acos.default"),
     "aten.gelu.default": lambda at, x, approximate="none": borrowed("torch_gelu")(at, x, approximate),
     "aten.constant_pad_nd.default": lambda at, x, amounts, value=0: borrowed("pad")(at, x, amounts, "constant", value),
     "aten.repeat.default": borrowed("tile"),
@@ -97,8 +123,12 @@ WHOLE: dict[str, Row] = {
     **_rows("round.default trunc.default frac.default floor_divide.default floor_divide.Scalar"),
     **_rows("sinh.default cosh.default asinh.default erfc.default hypot.default"),
     **_rows("logcumsumexp.default logaddexp.default acosh.default atanh.default copysign.Tensor fmax.default"),
-    **_rows("fmin.default avg_pool3d.default"),
-    **{f"aten.{name}.default": _first(name) for name in ("cummax", "cummin", "adaptive_max_pool2d")},
+    **_rows("fmin.default avg_pool3d.default atan2.default adaptive_avg_pool3d.default"),
+    **{f"aten.{name}.default": _both(name) for name in ("cummax", "cummin")},
+    "aten.adaptive_max_pool2d.default": _first("adaptive_max_pool2d"),
+    **{f"aten.max_pool{rank}d_with_indices.default": _first(f"max_pool{rank}d") for rank in (2, 3)},
+    "aten.convolution.default": _convolution,
+    "aten.col2im.default": _folded,
     "aten._cdist_forward.default": lambda at, x, y, order, *_: borrowed("cdist")(at, x, y, order),
     "aten.upsample_nearest2d.vec": lambda at, x, size, factors: borrowed("interpolate")(at, x, size, factors or 1),
     **{f"aten.div.{kind}_mode": borrowed("divide") for kind in ("Tensor", "Scalar")},

@@ -83,6 +83,9 @@ ROWS: dict[str, Row] = {
     "aten.min.default": _min,
     "aten.min.dim": _with_indices(_min),
     "aten.var.correction": _var,
+    "aten.var.dim": lambda at, x, axes, unbiased=True, keepdim=False: (
+        _var(at, x, axes, correction=float(unbiased), keepdim=keepdim)
+    ),
     "aten.var_mean.correction": _var_mean,
     "aten.std.correction": lambda at, x, axes=None, **kept: lowering.sqrt(at.b, _var(at, x, axes, **kept)),
     "aten.linalg_vector_norm.default": _vector_norm,

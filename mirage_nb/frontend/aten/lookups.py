@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from mirage_nb.frontend.aten.borrowed import borrowed
+from mirage_nb.frontend.aten.masks import ROWS as MASKS
 from mirage_nb.frontend.aten.masks import put
+from mirage_nb.frontend.aten.pointwise import ROWS as POINTWISE
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, number, padded
 from mirage_nb.ir.ops import DimAttrs, OpKind
 from mirage_nb.lang import lowering, masks, reductions, views
-from mirage_nb.lang.builder import Builder, Term, Value
+from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 
 
 def _indexed(at: At, indices: Sequence[Any]) -> dict[int, Value]:
@@ -113,19 +115,25 @@ def _bags(
     at: At, table: Any, index: Any, offsets: Any, scaled: bool = False, mode: int = 0, sparse: bool = False,
     weights: Any = None, last: bool = False, padding: int = -1,
 ) -> Result:  # fmt: skip
-    """Sums or means of looked up rows: a bag has those from its offset on to the next one's."""
-    if mode > 1 or padding != -1 or last:
-        raise Left("bags of maxima, with padding or with an offset behind the last one")
+    """Sums, means or maxima of looked up rows: a bag has those from its offset on to the next one's. What lies at the
+    place of padding is in no bag."""
     b = at.b
     rows, starts = b.tensor(borrowed("embedding")(at, index, table), "bags"), at.tensor(offsets)
+    if last:  # an offset behind the last bag
+        starts = views.sliced(b, starts, 0, 0, b.shape(starts)[0] - 1)
     (bags,), (count, _) = b.shape(starts), b.shape(rows)
     begun = masks.comparison(ast.LtE)(b, views.reshaped(b, starts, (bags, 1)), masks.arange(b, count, None, 1))
     inside = b.tensor(lowering.cast(b.dtype(rows))(b, begun), "bags")
     if bags > 1:
         behind = padded(b, views.sliced(b, inside, 0, 1, bags - 1), 0, (0, 1))
         inside = b.tensor(lowering.subtract(b, inside, behind), "bags")
+    if padding != -1:
+        kept = masks.comparison(ast.NotEq)(b, views.reshaped(b, at.tensor(index), (count,)), number(padding))
+        inside = b.tensor(lowering.multiply(b, inside, b.tensor(lowering.cast(b.dtype(rows))(b, kept), "bags")), "bags")
     if weights is not None:
         rows = b.tensor(lowering.multiply(b, rows, views.reshaped(b, at.tensor(weights), (count, 1))), "bags")
+    if mode == 2:
+        return _largest(b, inside, rows), None, None, None
     made = b.emit(OpKind.MATMUL, inside, rows)
     if mode == 1:
         sizes = reductions.folded(b, OpKind.SUM, inside, (1,))
@@ -133,6 +141,46 @@ def _bags(
         made = b.tensor(lowering.divide(b, made, most), "bags")
     return made, None, None, None
 
+
+def _largest(b: Builder, inside: Value, rows: Value) -> Term:
+    """The maxima of rows over those in each bag, zero in empty bags."""
+    (bags, count), width = b.shape(inside), b.shape(rows)[-1]
+    mask = views.reshaped(b, b.tensor(masks.comparison(ast.Gt)(b, inside, lowering.ZERO), "bags"), (bags, count, 1))
+    held = b.tensor(masks.where(b, mask, rows, Infinity(-1)), "bags")
+    made = views.reshaped(b, reductions.folded(b, OpKind.MAX, held, (1,)), (bags, width))
+    any_there = views.reshaped(b, reductions.folded(b, OpKind.MAX, mask, (1,)), (bags, 1))
+    return masks.where(b, any_there, made, lowering.ZERO)
+
+
+def _cast(at: At, x: Any, *given: Any, **named: Any) -> Result:
+    """Also to whole numbers, without what is behind the point."""
+    if at.truth or at.dtype is not None or at.logical(x) is not None:
+        return POINTWISE["aten.to.dtype"](at, x, *given, **named)
+    return at.term(x) if lowering.is_whole(at.b, at.term(x)) else lowering.trunc(at.b, at.term(x))
+
+
+def _last_bits(at: At, x: Any, y: int) -> Result:
+    """Of whole numbers, or masks."""
+    if at.logical(x) is not None:
+        return MASKS["aten.bitwise_and.Scalar"](at, x, y)
+    return masks.both(at.b, at.tensor(x), number(y))
+
+
+def _shifted(at: At, x: Any, y: int) -> Term:
+    return masks.shifted(lowering.floor_divide)(at.b, at.tensor(x), number(y))
+
+
+def _scatter(at: At, x: Any, axis: int, index: Any, source: Any) -> Term:
+    """Of what is written twice into one place PyTorch keeps any."""
+    return borrowed("scatter_reduce")(at, x, axis, index, source, "sum", include_self=False)
+
+
+NUMBERS: dict[str, Row] = {
+    **dict.fromkeys(("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"), _cast),
+    "aten.bitwise_and.Scalar": _last_bits,
+    "aten.__rshift__.Scalar": _shifted,
+}
+"""What is computed of whole numbers, or makes them."""
 
 ROWS: dict[str, Row] = {
     **{f"aten._embedding_bag{only}.default": _bags for only in ("", "_forward_only")},
@@ -146,6 +194,7 @@ ROWS: dict[str, Row] = {
     "aten.scatter_add.default": borrowed("scatter_add"),
     "aten.scatter_reduce.two": borrowed("scatter_reduce"),
     "aten.scatter.value": borrowed("scatter"),
+    "aten.scatter.src": _scatter,
     "aten.index_put.default": _index_put,
     "aten.view_as_real.default": lambda at, x: at.term(x),  # complex numbers are given as pairs
 }

@@ -68,6 +68,11 @@ def _joined(at: At, x: Term, y: Term, lower: Callable[..., Term], deciding: Numb
     return lower(at.b, x, y)
 
 
+def _bit(row: Row) -> Row:
+    """A mask and one truth value for all."""
+    return lambda at, x, y: row(at, x, Held(number(int(y)), logical=isinstance(y, bool)))
+
+
 def _opposite(at: At, x: Any) -> Term:
     mask = _truth(at, x)
     return lowering.subtract(at.b, lowering.ONE, mask) if isinstance(mask, Number) else masks.opposite(at.b, mask)
@@ -175,18 +180,17 @@ def _diagonal_scatter(at: At, x: Any, source: Any, offset: int = 0, one: int = 0
 
 COMPARISONS = {"gt": ast.Gt, "ge": ast.GtE, "lt": ast.Lt, "le": ast.LtE, "eq": ast.Eq, "ne": ast.NotEq}
 
+BITS = {"and": _both, "or": _either, "xor": _differing}
+
 ROWS: dict[str, Row] = {
     **{f"aten.{name}.{kind}": _compared(c) for name, c in COMPARISONS.items() for kind in ("Tensor", "Scalar")},
     **{f"aten.{name}.default": _asked(name) for name in ("isnan", "isinf", "isfinite")},
-    "aten.logical_and.default": _both,
-    "aten.bitwise_and.Tensor": _both,
-    "aten.logical_or.default": _either,
-    "aten.bitwise_or.Tensor": _either,
+    **{f"aten.logical_{name}.default": row for name, row in BITS.items()},
+    **{f"aten.bitwise_{name}.Tensor": row for name, row in BITS.items()},
     "aten.logical_not.default": _opposite,
     "aten.bitwise_not.default": _opposite,
-    "aten.logical_xor.default": _differing,
-    "aten.bitwise_xor.Tensor": _differing,
     **{f"aten.{name}.{k}": _quantified(name == "all") for name in ("any", "all") for k in ("default", "dim", "dims")},
+    **{f"aten.bitwise_{name}.Scalar": _bit(row) for name, row in BITS.items()},
     "aten.where.self": _where,
     "aten.where.ScalarOther": _where,
     "aten.where.ScalarSelf": _where,

@@ -123,9 +123,10 @@ def _filled(at: At, value: Any) -> Result:
 
 ALIKE = (
     "exp", "expm1", "log", "log1p", "tanh", "erf", "abs", "sin", "cos", "sigmoid", "relu", "silu", "sign", "floor",
-    "mish", "hardswish", "hardsigmoid",
+    "atan", "mish", "hardswish", "hardsigmoid",
 )  # fmt: skip
 """Functions that PyTorch and the language call the same."""
+FILLS = ("full.default", "full_like.default", "fill.Scalar")
 NO_TANGENT = "_efficientzerotensor"
 """Zeros, as derivatives have them of what they are not taken by."""
 COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
@@ -166,7 +167,7 @@ ROWS: dict[str, Row] = {
     "aten._to_copy.default": _cast,
     "aten.to.dtype": _cast,
     "prims.convert_element_type.default": _cast,
-    **{f"aten.full{like}.default": lambda at, _, value, **__: _filled(at, value) for like in ("", "_like")},
+    **{f"aten.{name}": lambda at, _, value, **__: _filled(at, value) for name in FILLS},
     "aten.scalar_tensor.default": lambda at, value, **_: _filled(at, value),
     **{f"aten.ones{like}.default": lambda at, *_, **__: _filled(at, 1) for like in ("", "_like")},
     **{f"aten.{name}.default": lambda at, *_, **__: _filled(at, 0) for name in ("zeros", "zeros_like", NO_TANGENT)},

@@ -82,11 +82,12 @@ def _apart(row: Row) -> Row:
     return lower
 
 
+EMPTY = ("empty.memory_format", "empty_permuted.default", "empty_like.default", "empty_strided.default")
 WHOLE: dict[str, Row] = {
     "aten.slice_scatter.default": _slice_scatter,
     "aten.select_scatter.default": _select_scatter,
 }
 ROWS: dict[str, Row] = {
     **{name: _apart(row) for name, row in WHOLE.items()},
-    **{f"aten.{name}": _empty for name in ("empty.memory_format", "empty_permuted.default", "empty_like.default")},
+    **{f"aten.{name}": _empty for name in EMPTY},
 }

@@ -16,6 +16,7 @@ from torch._inductor.compile_fx import compile_fx
 from mirage_nb.errors import TraceError
 from mirage_nb.frontend.compiled.graphs import Compiler, eager, reasons
 from mirage_nb.frontend.compiled.kernels import Kernels, Searched, target_of
+from mirage_nb.frontend.compiled.mutated import KeepOverwritten
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import find_regions
 from mirage_nb.frontend.compiled.report import GraphReport, ModelReport, Reports
@@ -49,8 +50,15 @@ def compile_with(
 def compile_inside(inner: Any, model: Any, example_inputs: Sequence[Any], patches: Mapping[str, Any]) -> Any:
     """PyTorch's compiler with another inner compiler, of which it looks at no more than that results are boxed."""
     spell_out(model)
+    passes = {"joint_custom_post_pass": [*_own_passes(), KeepOverwritten()], **patches}
     with torch._functorch.config.patch(enable_autograd_cache=False):
-        return compile_fx(model, example_inputs, inner_compile=inner, config_patches=dict(patches) or None)
+        return compile_fx(model, example_inputs, inner_compile=inner, config_patches=passes)
+
+
+def _own_passes() -> list[Any]:
+    """Those that a user has PyTorch's compiler do at the same place."""
+    held = torch._inductor.config.joint_custom_post_pass
+    return list(held) if isinstance(held, list | tuple) else [] if held is None else [held]
 
 
 def look(model: Any, example_inputs: Any, target: str | None = None) -> ModelReport:

@@ -380,8 +380,8 @@ def _seams(region: Region, inside: Collection[Any]) -> tuple[int, ...]:
     """For operators in no region that make what generated code of this one reads, or read what it makes, the bytes
     between."""
     covers = {*region.covers}
-    between = {_base(node): node for node in region.reads if any(_is_generated(u) for u in _users(node) if u in covers)}
-    between |= {user: node for node in region.writes if _is_generated(_base(node)) for user in _users(node)}
+    between = {_base(node): node for node in region.reads if any(_is_generated(u) for u in users(node) if u in covers)}
+    between |= {user: node for node in region.writes if _is_generated(_base(node)) for user in users(node)}
     covers.update(inside)
     return tuple(n.meta["val"].nbytes for other, n in between.items() if other not in covers and _is_generated(other))
 
@@ -393,10 +393,10 @@ def _base(node: Any) -> Any:
     return node
 
 
-def _users(node: Any) -> Iterator[Any]:
+def users(node: Any) -> Iterator[Any]:
     """Who reads a node, as it is or views of it."""
     for user in node.users:
-        yield from _users(user) if str(user.target) in VIEWS else (user,)
+        yield from users(user) if str(user.target) in VIEWS else (user,)
 
 
 def _is_generated(node: Any) -> bool:

@@ -67,6 +67,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "exp": lambda xp, a: xp.exp(a), "log": lambda xp, a: xp.log(a), "sqrt": lambda xp, a: xp.sqrt(a),
     "square": lambda xp, a: a * a, "tanh": lambda xp, a: xp.tanh(a), "sigmoid": _sigmoid, "erf": _erf,
     "abs": lambda xp, a: xp.abs(a), "sin": lambda xp, a: xp.sin(a), "cos": lambda xp, a: xp.cos(a),
+    "atan": lambda xp, a: xp.arctan(a),
     "expm1": lambda xp, a: xp.expm1(a), "log1p": lambda xp, a: xp.log1p(a), "sign": lambda xp, a: xp.sign(a),
     "floor": lambda xp, a: xp.floor(a), "step": lambda xp, a: xp.where(a >= 0, a.dtype.type(1), a.dtype.type(0)),
     "minimum": lambda xp, a, b: xp.minimum(a, b), "maximum": lambda xp, a, b: xp.maximum(a, b),

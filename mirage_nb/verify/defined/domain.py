@@ -42,7 +42,7 @@ NEEDS: Mapping[OpKind, Need] = MappingProxyType({OpKind.DIV: Need.NONZERO, OpKin
 SCALAR_NEEDS: Mapping[str, Need | None] = MappingProxyType({
     "div": Need.NONZERO, "sqrt": Need.NONNEGATIVE, "log": Need.POSITIVE,
     **dict.fromkeys(("add", "sub", "mul", "neg", "exp", "expm1", "square", "tanh", "sigmoid", "erf", "sin", "cos",
-                     "abs", "sign", "floor", "step", "minimum", "maximum")),
+                     "atan", "abs", "sign", "floor", "step", "minimum", "maximum")),
 })  # fmt: skip
 """The same of the functions of formulas; `pow` is asked of `power`, log1p(x) of log(1 + x)."""
 

@@ -70,7 +70,7 @@ UNARY: dict[str, Callable[[Signs], Signs]] = {
     "neg": _negative, "exp": lambda x: ABOVE, "sigmoid": lambda x: ABOVE, "sqrt": _ROOT,
     "square": lambda x: times(x, x, same=True), "abs": lambda x: times(x, x, same=True),
     "step": lambda x: frozenset({0, 1}),
-    "floor": lambda x: x | {0} if 1 in x else x, **dict.fromkeys(("tanh", "erf", "sign", "expm1"), _SAME),
+    "floor": lambda x: x | {0} if 1 in x else x, **dict.fromkeys(("tanh", "erf", "atan", "sign", "expm1"), _SAME),
 }  # fmt: skip
 """Functions of formulas; of others every sign is possible."""
 ELEMENTWISE: dict[OpKind, Callable[[Signs], Signs]] = {

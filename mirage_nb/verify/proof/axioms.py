@@ -263,6 +263,7 @@ PROPERTIES: Properties = MappingProxyType(
         "erf": frozenset({"monotone", "odd"}),
         "sin": frozenset({"odd"}),
         "cos": frozenset({"even"}),
+        "atan": frozenset({"monotone", "odd"}),
         "sign": frozenset({"monotone", "odd", "idempotent"}),
         "floor": frozenset({"monotone", "idempotent"}),
         "step": frozenset({"monotone"}),

@@ -124,6 +124,9 @@ def least(*terms: Term) -> Term:
     return neg(top(*map(neg, terms)))
 
 
+NAMED = ("log", "tanh", "erf", "sin", "cos", "atan", "sign", "floor", "step")
+"""Functions of formulas that are known by their names only."""
+
 SCALARS: Mapping[str, Callable[..., Term]] = MappingProxyType(
     {
         "add": add,
@@ -139,7 +142,7 @@ SCALARS: Mapping[str, Callable[..., Term]] = MappingProxyType(
         "minimum": least,
         "sigmoid": lambda a: inv(add(num(1), exp(neg(a)))),
         "expm1": lambda a: add(exp(a), num(-1)),
-        **{name: functools.partial(fn, name) for name in ("log", "tanh", "erf", "sin", "cos", "sign", "floor", "step")},
+        **{name: functools.partial(fn, name) for name in NAMED},
     }
 )
-"""The functions of formulas; some are known by their names only."""
+"""The functions of formulas."""

@@ -38,7 +38,7 @@ FUNCTIONS: Mapping[str, Callable[[Signs], Signs]] = MappingProxyType(
         "Pow": lambda signs: ABOVE if signs == ABOVE else ANY,
         "step": lambda signs: frozenset({0, 1}),
         "floor": lambda signs: signs | {0} if 1 in signs else signs,
-        **{name: (lambda signs: signs) for name in ("SiLU", "GELU", "tanh", "erf", "sign")},
+        **{name: (lambda signs: signs) for name in ("SiLU", "GELU", "tanh", "erf", "atan", "sign")},
     }
 )
 """What the signs of a function's first argument say of it, for functions that are known by name."""

@@ -52,6 +52,7 @@ extern "C" __global__ void math(const float* xs, const float* ys, float* out) {
   put(natural_log(y));
   put(log_one_plus(y));
   put(exp_minus_one(x));
+  put(arc_tangent(x));
   put(floor_value(x));
   put(absolute(x));
   put(sign(x));

@@ -24,5 +24,6 @@ MIRAGE_DEVICE float floor_value(float x) { return __builtin_floorf(x); }
 MIRAGE_DEVICE float absolute(float x) { return __builtin_fabsf(x); }
 MIRAGE_DEVICE float sine(float x) { return __builtin_sinf(x); }
 MIRAGE_DEVICE float cosine(float x) { return __builtin_cosf(x); }
+MIRAGE_DEVICE float arc_tangent(float x) { return __builtin_atanf(x); }
 
 }  // namespace mirage

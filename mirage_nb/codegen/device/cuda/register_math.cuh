@@ -52,5 +52,6 @@ MIRAGE_DEVICE float floor_value(float x) { return floorf(x); }
 MIRAGE_DEVICE float absolute(float x) { return fabsf(x); }
 MIRAGE_DEVICE float sine(float x) { return sinf(x); }
 MIRAGE_DEVICE float cosine(float x) { return cosf(x); }
+MIRAGE_DEVICE float arc_tangent(float x) { return atanf(x); }
 
 }  // namespace mirage

@@ -1,0 +1,82 @@
+"""torch.compile with our backend in training: gradients are those of eager PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from tests.frontend.traced import Backend, Block
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+
+
+def close(found: Any, wanted: Any) -> None:
+    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+
+
+class Adapted(nn.Module):
+    """A linear layer with a LoRA adapter beside it."""
+
+    def __init__(self, width: int = 32, rank: int = 4) -> None:
+        super().__init__()
+        self.base, self.down = nn.Linear(width, width), nn.Linear(width, rank, bias=False)
+        self.up = nn.Linear(rank, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.base(x) + self.up(self.down(x)) * 2
+        return made
+
+
+@pytest.mark.parametrize("make", [Block, Adapted, lambda: nn.Sequential(nn.RMSNorm(32), nn.Linear(32, 16))])
+def test_gradients_are_pytorchs_with_regions_replaced_forwards_and_backwards(make: Any) -> None:
+    backend, model, x = Backend(), make(), torch.randn(4, 32, requires_grad=True)
+    torch.compile(model, backend=backend)(x).square().sum().backward()
+    assert x.grad is not None
+    found, x.grad = x.grad, None
+    gradients = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    model(x).square().sum().backward()
+    close(found, x.grad)
+    for ours, parameter in zip(gradients, model.parameters(), strict=True):
+        close(ours, parameter.grad)
+    forwards, backwards = backend.reports.all().graphs
+    assert all(any(entry.taken for entry in graph.entries) for graph in (forwards, backwards))
+
+
+class Centered(nn.Module):
+    """Derivatives need what was computed from a buffer before it was overwritten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("center", torch.zeros(1, 8))
+
+    center: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        self.center.mul_(0.9).add_(y.detach().mean(0, keepdim=True), alpha=0.5)
+        return (torch.softmax((y.detach() - self.center) / 0.04, -1).sin() * torch.log_softmax(y, -1)).sum()
+
+
+def test_gradients_of_what_was_read_before_it_is_overwritten() -> None:
+    """PyTorch's own compiler computes it again from the new elements."""
+    theirs, ours, backend, gradients = Centered(), Centered(), Backend(), []
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(4, 8)
+    for model in (theirs, torch.compile(ours, backend=backend)):
+        given = x.clone().requires_grad_()
+        model(given).backward()
+        gradients.append(given.grad)
+    close(*gradients)
+    close(ours.center, theirs.center)
+    assert backend.replaced > 0

@@ -1,0 +1,115 @@
+"""from_torch of what whole programs alone say: orders, places and other whole numbers, what PyTorch decomposes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import mirage_nb
+from mirage_nb.errors import TraceError
+from mirage_nb.frontend.translate import Translation
+from mirage_nb.interp import evaluate
+
+
+def t(*extents: int) -> Tensor:
+    return torch.randn(extents)
+
+
+def places(extent: int, *extents: int) -> Tensor:
+    return torch.randint(0, extent, extents)
+
+
+def routed(x: Tensor, gate: Tensor) -> Tensor:
+    weights, chosen = (x @ gate).softmax(-1).topk(2)
+    return torch.zeros(4, 5).scatter(-1, chosen, weights / weights.sum(-1, keepdim=True)) * 2
+
+
+def unpacked(x: Tensor, packed: Tensor) -> Tensor:
+    return x @ (torch.stack([packed & 0xF, packed >> 4], -1).flatten(1).float() - 8).T
+
+
+def seen(q: Tensor, given: Tensor, at: Tensor) -> Tensor:
+    causal = torch.ones(6, 6, dtype=torch.bool).tril()[at]
+    return q.masked_fill(~causal, -1.0).masked_fill(given[at], 2.0)
+
+
+NIBBLES = torch.randint(0, 255, (6, 4), dtype=torch.uint8)
+GIVEN = torch.rand(6, 6) < 0.5
+CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "routing": (routed, (t(4, 3), t(3, 5))),
+    "sorted": (lambda x: x.sort(0, descending=True)[0].cumsum(0), (t(4, 7),)),
+    "argsort": (lambda x: x.argsort(1) / 2, (t(4, 7),)),
+    "ties": (lambda x: x.round().sort(stable=True)[1] / 2, (t(4, 7),)),
+    "straight through": (lambda x: torch.zeros_like(x).scatter_(-1, x.max(-1, True)[1], 1.0) + x, (t(4, 7),)),
+    "median": (lambda x: x.median(-1)[0] * 2, (t(4, 7),)),
+    "bilinear": (lambda x: F.interpolate(x, size=(7, 9), mode="bilinear") + 1, (t(2, 3, 4, 5),)),
+    "grid": (lambda x, g: F.grid_sample(x, g, align_corners=False) * 2, (t(2, 3, 4, 5), t(2, 3, 3, 2).tanh())),
+    "fold": (lambda x: F.fold(F.unfold(x, 3, padding=1), (4, 5), 3, padding=1), (t(2, 3, 4, 5),)),
+    "bags": (nn.EmbeddingBag(9, 4, mode="max", include_last_offset=True, padding_idx=0),
+             (places(9, 7), torch.tensor([0, 2, 2, 7]))),
+    "places": (lambda x, p: x * (p * 0.1).cos()[:, None] + (p[:, None] - p > 1).sum(-1, keepdim=True),
+               (t(5, 3), torch.arange(3, 8))),
+    "counted": (lambda x, i: x[(i * 2 + 1) % 5] * (i // 2)[:, None], (t(5, 3), places(5, 4))),
+    "positions behind a mask": (lambda w, m: F.embedding(((m.cumsum(1) - 1) * m).clamp(min=0), w) * m[..., None],
+                                (t(7, 3), torch.tensor([[0, 1, 1], [1, 1, 1]]))),
+    "buckets": (lambda x, p: (torch.log(p.float() + 1) * 2).long().clamp(max=3) * x, (t(5), torch.arange(5))),
+    "four bits": (unpacked, (t(3, 8), NIBBLES)),
+    "first of a token": (lambda x, token: x[torch.arange(3), token.argmax(-1)] * 2, (t(3, 5, 4), places(30, 3, 5))),
+    "rows of a mask": (seen, (t(2, 6), GIVEN, torch.tensor([2, 4]))),
+    "angles": (lambda x, y: torch.atan2(x, y) + torch.acos(x.tanh()) - torch.asin(y.tanh()), (t(3, 4), t(3, 4))),
+    "a gradient's convolutions": (lambda x, w: torch.func.vmap(lambda x, w: F.conv2d(x[None], w))(x, w),
+                                  (t(2, 2, 4, 4), t(2, 3, 2, 3, 3))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_whole_program_is_what_pytorch_computes(name: str) -> None:
+    model, inputs = CASES[name]
+    program = mirage_nb.from_torch(model, inputs)
+    (found,) = evaluate(program.graph, [x.detach().double().numpy() for x in program.arguments(*inputs)])
+    np.testing.assert_allclose(found, model(*inputs).detach().double().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda x: x + torch.rand_like(x), "draws random numbers"),
+        (lambda x: torch.unique(x), "depends on values"),
+        (lambda x: x**x, "a power by a tensor"),
+        (lambda x: torch.fft.rfft(x).abs(), "not in the table"),
+        (lambda x: x.repeat(1, 300).sort(-1)[0] * 2, "an order of 1200 elements"),
+        (lambda x: torch.where((x.int() ^ 3) > 2, x, -x), "a logical operator"),
+    ],
+)
+def test_what_programs_cannot_say_is_told(model: Any, said: str) -> None:
+    with pytest.raises(TraceError, match=said):
+        mirage_nb.from_torch(model, (t(3, 4),))
+
+
+def test_what_a_model_leaves_to_pytorch_has_its_reason() -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = t(3, 4)
+    node = graph.call_function(torch.ops.aten.topk.default, (x, 2))
+    node.meta["val"] = x.meta["val"].topk(2)
+    made = Translation()
+    assert made.declare(x, "x") and not made.add(node)
+    assert made.left[node] == "aten.topk.default stays PyTorch's in a model, which has it as fast"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_was_exported_is_read(whole: bool) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Tanh()).eval(), t(2, 4)
+    exported = torch.export.export(model, (x,))
+    program = mirage_nb.from_torch(exported if whole else exported.module(), (x,))  # type: ignore[arg-type]
+    (found,) = evaluate(program.graph, [y.double().numpy() for y in program.arguments(x)])
+    np.testing.assert_allclose(found, model(x).detach().numpy(), rtol=1e-5, atol=1e-6)
