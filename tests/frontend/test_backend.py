@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -135,6 +137,27 @@ def test_kernels_come_in_between_calls_when_nobody_waits() -> None:
         graph.kernel.job.wait(60)
     close(compiled(x), model(x))
     assert backend.replaced > 0
+
+
+@torch.no_grad()
+def test_what_was_searched_for_as_a_process_was_forked_is_searched_for_there() -> None:
+    class Held(Composed):
+        def find(self, *args: Any) -> Any:
+            go_on.wait(60)
+            return super().find(*args)
+
+    go_on, backend, model, x = threading.Event(), Backend(Held()), Block(), torch.randn(4, 32)
+    close(torch.compile(model, backend=backend, options={"wait": False})(x), model(x))
+    if not (child := os.fork()):
+        try:
+            go_on.set()
+            torch._dynamo.reset()
+            close(torch.compile(model, backend=backend)(x), model(x))
+        finally:
+            os._exit(0 if backend.replaced else 1)
+    _, status = os.waitpid(child, 0)
+    go_on.set()
+    assert status == 0 and all(entry.kernel and entry.kernel.job.wait(60) for entry in backend.reports.all().entries)
 
 
 @torch.no_grad()

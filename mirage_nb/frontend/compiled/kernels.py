@@ -162,6 +162,8 @@ class Kernel:
     @property
     def why(self) -> str:
         """Why there is nothing to run; empty where there is, or where nobody knows yet."""
+        if self.job.lost:
+            return "another process was searching for it when this one was forked off"
         return _told(self.job.error) if self.job.error is not None else ""
 
     @property
@@ -223,8 +225,10 @@ class Kernels:
             weight: bytes that it moves, wherever it stands: what weighs more is searched first.
         """
         graph, key = _known_by(region, options, extent)
-        if (known := self._held.get(key)) is not None:
+        if (known := self._held.get(key)) is not None and not known.job.lost:
             return known
+        if known is not None:
+            self._held.pop(key, None)
         name = f"region_{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
         beside = Reference.of(region), examples(region), Shapes.of(region)
         asked = _Asked(region, options, extent, until, weight, name, *beside)

@@ -7,6 +7,7 @@ kept), and the threads keep no interpreter from ending.
 from __future__ import annotations
 
 import itertools
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -23,15 +24,21 @@ class Job:
     work: Callable[[], None]
     error: BaseException | None = None
     _ended: threading.Event = field(default_factory=threading.Event)
+    _process: int = field(default_factory=os.getpid)
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, well or not."""
-        return self._ended.is_set()
+        """Whether it has ended, well or not, or will not: it is another process's, of which this one is a fork."""
+        return self._ended.is_set() or self.lost
+
+    @property
+    def lost(self) -> bool:
+        """Whether this process was forked off before it had ended: the threads that do jobs did not come along."""
+        return self._process != os.getpid() and not self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until it has ended, at most `timeout` seconds; whether it has."""
-        return self._ended.wait(timeout)
+        return self.lost or self._ended.wait(timeout)
 
     def run(self) -> None:
         """Do it."""
@@ -58,10 +65,13 @@ class Later:
         """Put a job behind those that wait and weigh as much; returns at once."""
         self._jobs.put((-weight, next(self._numbers), job))
         with self._guard:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]  # none is in a forked process
             if len(self._threads) < self._most:
                 self._threads.append(threading.Thread(target=self._go, name=self._name, daemon=True))
                 self._threads[-1].start()
 
     def _go(self) -> None:
         while True:
-            self._jobs.get()[-1].run()
+            job = self._jobs.get()[-1]
+            if not job.lost:
+                job.run()
