@@ -58,6 +58,8 @@ from mirage_nb.tile.shared import CHUNK_BYTES
 
 QUERY_RING, KEY_RING, VALUE_RING = "rq", "rk", "rv"
 SCORES, WEIGHTS, RESULT, TOP = "s", "p", "o", "top"
+FIRST = "h"
+"""The counter of the last iterations, where a window begins."""
 MASKED = "i"
 """The counter of iterations whose scores are masked."""
 NEAR_BYTES = 30_000_000
@@ -219,10 +221,11 @@ class _Planner(OnGrid):
         )  # fmt: skip
         return Acquire(QUERY_RING), self._copy("q", made.queries, Index()), self._loop(KEYS, body, 0)
 
-    def _loop(self, counter: str, body: tuple[Statement, ...], done: int) -> Loop:
-        """Over all tiles of keys but those that are done."""
+    def _loop(self, counter: str, body: tuple[Statement, ...], done: int, left: int = 0) -> Loop:
+        """Over all tiles of keys but those that are done, and those that are left of as many as there are at most."""
         count, most = self._tiles_of_keys(), self.span.most
-        return Loop(counter, count.const - done, body, Index(count.terms), None if most is None else most - done)
+        most = None if most is None else most - done - left
+        return Loop(counter, count.const - done, body, Index(count.terms), most)
 
     def _copy(self, name: str, operand: Operand, step: Index) -> Copy:
         shape = self.block.tile_shape(operand.attrs)
@@ -232,15 +235,15 @@ class _Planner(OnGrid):
 
     def _computing(self, parts: int) -> tuple[Statement, ...]:
         """What a group of four warps does at a point."""
-        made, windowed = self.made, self.span.most is not None
-        masked = 1 if windowed else max(1, self.span.masked)
+        made, span, masked = self.made, self.span, max(1, self.span.masked)
         turn: tuple[Statement, ...] = (Turn(),) if parts > 1 else ()
         over: tuple[Statement, ...] = (Yield(),) if parts > 1 else ()
         scored = (Clear(SCORES), Product(wgmma(made.step, made.dtype).name, SCORES, "q", "k", self.row))
         added = Product(wgmma(made.columns, made.dtype).name, RESULT, WEIGHTS, "v")
         start = (Clear(RESULT), *(Clear(_total(place)) for place in made.sums), *self._lowest())
-        reach = None if self.span.most is None else self.span.most * made.step
-        ends = (Skip(KEYS, self._tiles_of_keys() * made.step, reach),) if self.span.slope or windowed else ()
+        reach = None if span.most is None else span.most * made.step
+        cut = span.slope or reach is not None
+        ends = (Skip(KEYS, self._tiles_of_keys() * made.step, reach),) if cut else ()
 
         def iteration(done: Index, *, chosen: bool) -> tuple[Statement, ...]:
             before, behind = self._softmax(self._key(done), rescaled=True, chosen=chosen)
@@ -249,13 +252,16 @@ class _Planner(OnGrid):
                 Release(KEY_RING), *before, Release(VALUE_RING), *behind,
             )  # fmt: skip
 
-        first = self._softmax(self._key(Index()), rescaled=False, chosen=self.span.masked > 0)
+        first = self._softmax(self._key(Index()), rescaled=False, chosen=span.masked > 0)
         loops: list[Statement] = []
         if masked > 1:
             loops.append(Loop(MASKED, masked - 1, iteration(counted(MASKED) + Index((), 1), chosen=True)))
-        rest = self._loop(KEYS, iteration(counted(KEYS) + Index((), masked), chosen=windowed), masked)
+        rest = self._loop(KEYS, iteration(counted(KEYS) + Index((), masked), chosen=False), masked, span.first)
         if (rest.more.terms or rest.count) and rest.most != 0:
             loops.append(rest)
+        if span.most is not None and span.first:
+            done = span.most - span.first
+            loops.append(self._loop(FIRST, iteration(counted(FIRST) + Index((), done), chosen=True), done))
         return (
             *ends, *start, Await(QUERY_RING), Await(KEY_RING), *turn, *scored, *over, Release(KEY_RING), *first[0],
             *first[1], *loops, Release(QUERY_RING), Await(VALUE_RING), added, Release(VALUE_RING), *self._epilogue(),

@@ -35,13 +35,14 @@ UNKNOWN: Bounds = np.array(-1.0), np.array(1.0)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tiles of keys that the tile r of rows needs: of the first slope * r + base of them the last `most`, or all; the
-    last `masked` of these are masked, where the first ones are not, or any may be."""
+    """Tiles of keys that the tile r of rows needs: of the first slope * r + base of them the last `most`, or all. The
+    last `masked` of these are masked, and the first `first` of `most`, if there are so many."""
 
     slope: int
     base: int
     masked: int
     most: int | None = None
+    first: int = 0
 
 
 def _add(x: Bounds, y: Bounds) -> Bounds:
@@ -128,11 +129,13 @@ def span_of(bounds: Bounds, rows: int, keys: int) -> Span:
     if not needed.any(axis=1).all() or slope < 0 or (ends != ends[0] + slope * np.arange(rows)).any():
         return whole
     reach = int((ends - np.argmax(needed, axis=1)).max())
-    firsts = np.where(masked.any(axis=1), np.argmax(masked, axis=1), ends)
-    last = max(int((ends - firsts).max()), 0)
-    if reach < ends.max() or last > ends.min():  # those behind the first ones may be masked, too
-        return Span(slope, int(ends[0]), reach, reach)
-    return Span(slope, int(ends[0]), last)
+    back = ends[:, None] - 1 - np.arange(reach)  # the tiles of every row, the last one in front
+    asked = (np.take_along_axis(masked, np.maximum(back, 0), axis=1) & (back >= 0)).any(axis=0)
+    last, least = int(np.argmin([*asked, False])), int(ends.min())
+    if reach == ends.max() and last <= least and not asked[last:].any():
+        return Span(slope, int(ends[0]), last)
+    last = min(last, least)
+    return Span(slope, int(ends[0]), last, reach, reach - last - int(np.argmax([*asked[last:], True])))
 
 
 def places_of(made: AttentionBlock, given: Given, counters: tuple[str, ...], attrs: InIterAttrs) -> str:

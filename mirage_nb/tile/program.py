@@ -154,8 +154,8 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The body for counter = 0, 1, ..., count - 1; `more` of them, which counters of the walk decide, and `most` at the
-    most, if it says so."""
+    """The body for counter = 0, 1, ..., count - 1; `more` of them, which counters of the walk decide, but from none to
+    `most`, if it says so."""
 
     counter: str
     count: int
@@ -166,7 +166,7 @@ class Loop:
     def times(self, more: int) -> int:
         """How often it runs where counters decide on so many more."""
         count = self.count + more
-        return count if self.most is None else min(count, self.most)
+        return count if self.most is None else min(max(count, 0), self.most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,7 @@ NAMED: dict[str, KernelGraph] = {
     "causal, 64 x 64": masked(),
     "causal, 128 x 64, the last 70 keys": masked(128, 64, tiles=4, heads=2, window=70, dtype=DType.BF16),
     "causal, 64 x 64, the last 70 keys by two masks": masked(tiles=5, window=70, nested=True),
+    "causal, 64 x 64, the last 200 keys": masked(tiles=7, window=200, nested=True, dtype=DType.BF16),
     "64 x 64, no maximum, one iteration": chained(64, 64, safe=False, dtype=DType.BF16, loop=1, row_blocks=3),
 }
 

@@ -55,8 +55,8 @@ def test_no_element_is_lost_and_none_kept_that_is_masked(name: str, tiles: tuple
         part = kept[row * height : (row + 1) * height]
         first = 0 if span.most is None else max(needed - span.most, 0)
         assert needed <= keys and not part[:, needed * width :].any() and not part[:, : first * width].any()
-        if span.most is None:
-            assert span.masked <= needed and part[:, : (needed - span.masked) * width].all()
+        behind = first if span.most is None else max(needed - span.most + span.first, 0)
+        assert span.masked <= needed and part[:, behind * width : (needed - span.masked) * width].all()
 
 
 def test_places_that_double_are_bounded() -> None:
@@ -72,10 +72,18 @@ def test_causal_tiles_skip_and_only_the_last_ask() -> None:
 
 
 def test_a_window_takes_as_many_tiles_everywhere() -> None:
-    """Ten keys back from 64 rows reach one tile of 64 more; the first rows have no more than their own."""
+    """Ten keys back from 64 rows reach one tile more, which is masked; the first rows have no more than their own."""
     steps, _ = MASKS["the last eleven"]
     graph, sides = written(steps), (places(8, 64, rows=True), places(8, 64, rows=False))
-    assert span_of(bounds_of(graph, 5, lambda node: sides[node]) or UNKNOWN, 8, 8) == Span(1, 1, 2, 2)
+    assert span_of(bounds_of(graph, 5, lambda node: sides[node]) or UNKNOWN, 8, 8) == Span(1, 1, 1, 2, 1)
+
+
+def test_within_a_window_nothing_is_asked() -> None:
+    within = ApplyAttrs("compared", "step(200 - x)")
+    graph = written(((OpKind.SUB, None, (0, 1)), (OpKind.APPLY, STEP, (2,)), (OpKind.APPLY, within, (2,)),
+                     (OpKind.MUL, None, (3, 4))))  # fmt: skip
+    sides = places(16, 32, rows=True), places(32, 16, rows=False)
+    assert span_of(bounds_of(graph, 5, lambda node: sides[node]) or UNKNOWN, 16, 32) == Span(2, 2, 2, 15, 3)
 
 
 def test_beside_a_mask_that_is_not_known_a_causal_one_skips() -> None:
@@ -83,7 +91,7 @@ def test_beside_a_mask_that_is_not_known_a_causal_one_skips() -> None:
     steps, _ = MASKS["causal"]
     graph, sides = written(steps), (places(4, 64, rows=True), places(4, 64, rows=False))
     bounds = _multiply(bounds_of(graph, 3, lambda node: sides[node]) or UNKNOWN, UNKNOWN)
-    assert span_of(bounds, 4, 4) == Span(1, 1, 4, 4)
+    assert span_of(bounds, 4, 4) == Span(1, 1, 1, 4, 3)
 
 
 def test_of_what_is_not_known_everything_is_looked_at() -> None:

@@ -36,7 +36,10 @@ from tests.tile.lines import program_of, text_of
 from tests.tile.mutants import mutants
 
 NAMED = PRODUCTS | CHAINED
-CHANGED = (*PRODUCTS, "128 x 64, three iterations", "64 x 64, no maximum, one iteration", "causal, 64 x 64")
+CHANGED = (
+    *PRODUCTS, "128 x 64, three iterations", "64 x 64, no maximum, one iteration", "causal, 64 x 64",
+    "causal, 64 x 64, the last 200 keys",
+)  # fmt: skip
 """Those of which all mutants are looked at."""
 FLOATS = FloatAlgebra(np.dtype(float))
 LEAST_CAUGHT = 0.95
