@@ -133,6 +133,14 @@ def test_they_agree_on_results_that_are_joined(result: str) -> None:
     assert found[True, True] and not found[True, False] and not found[False, True]
 
 
+@pytest.mark.parametrize("form", ["exp(transpose(P, 2, 0, 1))", "transpose(rms_norm(P), 0, 2, 1)", "transpose(P * Q)"])
+def test_they_agree_on_tiles_that_are_turned_past_one_element(form: str) -> None:
+    """Where a tile has one element along an axis, its transpose is a reshape, which threads that hold it can do."""
+    lines = "P: f16[8, 67]\nQ: f16[8, 67]" if "Q" in form else "P: f16[2, 16, 64]"
+    found = compared(f"{lines}\nreturn {form}", 64)
+    assert found[True, True] and not found[True, False] and not found[False, True]
+
+
 LONG = (
     "log_softmax(X, axis=-1)", "softmax(X * 0.125 + G, axis=-1)", "softmax(X + Y, axis=-1)", "layer_norm(X) * G + G",
     "rms_norm(X, G)", "X / max(X, axis=-1, keepdims=True) + Y",

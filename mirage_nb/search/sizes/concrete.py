@@ -52,6 +52,7 @@ from mirage_nb.search.sizes.layouts import (
     leading,
     multiplied,
     of_product,
+    past_one,
 )
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 from mirage_nb.tile.rules import few
@@ -418,8 +419,7 @@ class BlockWriter:
     def _view(self, value: int, layout: Layout, wanted: Layout) -> int:
         extents = dict(zip(layout, self.block.types[value].shape, strict=True))
         order, moved = ([a for a in axes if a is not None] for axes in (layout, wanted))
-        short = [a for a in order if extents[a] == 1]
-        one = len(short) == 1 and [a for a in order if a not in short] == [a for a in moved if a not in short]
+        one = past_one(order, moved, {axis: extents[axis] == 1 for axis in order})
         if moved != order and not one:  # of several dimensions of one element a reshape would not say which is which
             perm = _permutation(layout, wanted)
             value = self._append(Op(OpKind.TRANSPOSE, (value,), TransposeAttrs(perm)), tuple(layout[i] for i in perm))

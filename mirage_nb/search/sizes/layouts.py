@@ -6,7 +6,11 @@ In: the layouts of what is read. Out: that of what an operator makes, and in whi
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, reduce
+from typing import Any
+
+import numpy as np
 
 from mirage_nb.errors import GraphError
 from mirage_nb.search.axes import Layout, broadcast_layouts
@@ -43,6 +47,14 @@ def lies_in(layout: Layout, wide: Layout) -> bool:
 def line_up(first: Layout, second: Layout) -> bool:
     """Whether two layouts have one axis in every dimension, counted from the last, or none."""
     return all(None in pair or pair[0] == pair[1] for pair in zip(reversed(first), reversed(second), strict=False))
+
+
+def past_one(order: Sequence[int], wanted: Sequence[int], short: Mapping[int, Any]) -> Any:
+    """Whether axes come into another order by a reshape: past one of one element, and none else is. short: which axes
+    are, as truths or as arrays of them."""
+    alone = [a for a in order if [b for b in order if b != a] == [b for b in wanted if b != a]]
+    moved = reduce(np.logical_or, (short[a] for a in alone), np.False_)
+    return np.equal(sum(np.asarray(short[a], int) for a in order), 1) & moved
 
 
 def broadcast_layout(first: Layout, second: Layout) -> Layout:

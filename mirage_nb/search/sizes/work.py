@@ -9,22 +9,23 @@ is masked.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 
 from mirage_nb.ir import OpKind
-from mirage_nb.search.sizes.anatomy import WARPS, Cell, Moved, Numbers, Part, Truths, common, largest
+from mirage_nb.search.sizes.anatomy import WARPS, Along, Cell, Moved, Numbers, Part, Truths, common, largest
 from mirage_nb.search.sizes.constants import Constants
+from mirage_nb.search.sizes.layouts import past_one
 from mirage_nb.search.sizes.tiles import Tiles, sides
 from mirage_nb.targets import Target
 from mirage_nb.tile.program import LANES
-from mirage_nb.tile.register_resident import hold
+from mirage_nb.tile.register_resident import hold, joins
 from mirage_nb.tile.rules import CAPABILITY
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, PARTIAL_BYTES, ROW_TILE, SUM_BYTES
-from mirage_nb.tile.sketch import FOLDS
+from mirage_nb.tile.sketch import FOLDS, Node, Sketch
 
 HELD_REGISTERS = 24
 """Of a thread that holds tiles, beside what it loads."""
@@ -260,15 +261,30 @@ def held_in_registers(tiles: Tiles) -> Held:
     for moved in known.reads.values():
         _, tensor, _, hanging = tiles.cut(moved)
         runs.append(np.where(reduce(np.logical_or, hanging), tensor[-1], 0))
-    found = hold(known.sketch, tiles.extents, runs, WARPS)
+    sketch, fits = _as_reshapes(tiles)
+    found = hold(sketch, tiles.extents, runs, WARPS)
     if found is None:
         return none
-    fits: Truths = np.broadcast_to(found.width > 0, tiles.shape)
+    fits = fits & (found.width > 0)
     for _, over in tiles.masks():
         fits = fits & ~over  # a number that ends with its tensor
     shared, registers, warps = (np.broadcast_to(a, tiles.shape) for a in (found.shared, found.registers, found.warps))
     rounds = np.ceil(found.results / (np.maximum(found.width, 1) * LANES * warps))
     return Held(fits, fits & shared, registers, warps, np.where(shared, 0, rounds))
+
+
+def _as_reshapes(tiles: Tiles) -> tuple[Sketch, Truths]:
+    """The operators, transposes of tiles as the reshapes that they are at some sizes; where all of them are."""
+    sketch, fits, nodes = tiles.outline.sketch, np.ones(tiles.shape, bool), list[Node]()
+    placing = joins(sketch) if any(node.kind is OpKind.TRANSPOSE for node in sketch.nodes) else frozenset[int]()
+    for index, node in enumerate(sketch.nodes):
+        if node.kind is OpKind.TRANSPOSE and index not in placing:
+            names = [tiles.outline.extents[value] for value in (*node.reads, *node.makes)]
+            order, wanted = ([name.axis for name in some if isinstance(name, Along)] for some in names)
+            short = {name.axis: tiles.extent(name) == 1 for name in names[0] if isinstance(name, Along)}
+            fits, node = fits & past_one(order, wanted, short), replace(node, kind=OpKind.RESHAPE)
+        nodes.append(node)
+    return replace(sketch, nodes=tuple(nodes)) if nodes != [*sketch.nodes] else sketch, fits
 
 
 def held_work(tiles: Tiles, held: Held, target: Target, constants: Constants) -> Numbers:
