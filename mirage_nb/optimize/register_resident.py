@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OpKind, OutSaverAttrs
+from mirage_nb.ir import BlockGraph, InIterAttrs, OpKind, OutSaverAttrs
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import (
     LIGHT,
@@ -56,7 +56,8 @@ class Resident:
 def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 0) -> Resident | None:
     """How `warps` warps, or more, hold the block's tiles, or None if they cannot. at_once: so many blocks run at least
     side by side (0: all of them)."""
-    if any(isinstance(a := op.attrs, InIterAttrs) and a.tile for op in _literals(block, sketch)):
+    literals = (op.attrs for op, node in zip(block.ops, sketch.nodes, strict=True) if node.literal)
+    if any(isinstance(attrs, InIterAttrs) and attrs.tile for attrs in literals):
         return None  # a number that ends with its tensor: threads know no place of their elements
     found = hold(sketch, lambda value: block.types[value].shape, sorted(_ragged_runs(block)), warps)
     if found is None or not found.width:
@@ -77,8 +78,9 @@ def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 
         slots, shared = math.ceil(tile[dims[0]] / parts), parts * (results // width) // LANES
         running = any(op.kind is OpKind.RUNNING_SUM for op in block.ops)  # they run along what a thread has
         layout = RegisterLayout(tile, dims, width, slots, parts, shared, blocked=running)
-    else:
-        busy = _busy_warps(math.ceil(results / width), warps)
+    else:  # as many as take them without one that comes back more often than with all warps
+        vectors = math.ceil(results / width)
+        busy = math.ceil(vectors / math.ceil(vectors / (LANES * warps)) / LANES)
         layout = RegisterLayout(tile, dims, width, math.prod(tile[dim] for dim in dims), 1, busy)
     return Resident(layout, _forms(block, sketch, layout), behind, together)
 
@@ -91,15 +93,6 @@ def _forms(block: BlockGraph, sketch: Sketch, layout: RegisterLayout) -> tuple[E
         if node.kind is OpKind.RESHAPE:
             found[node.makes[0]] = found[node.reads[0]]
     return tuple(found)
-
-
-def _busy_warps(vectors: int, warps: int) -> int:
-    """As many as take so many vectors without one of them coming back more often than with all warps."""
-    return math.ceil(vectors / math.ceil(vectors / (LANES * warps)) / LANES)
-
-
-def _literals(block: BlockGraph, sketch: Sketch) -> list[Op]:
-    return [op for op, node in zip(block.ops, sketch.nodes, strict=True) if node.literal]
 
 
 def _behind(block: BlockGraph, sketch: Sketch, found: Holding) -> frozenset[int]:
