@@ -133,8 +133,13 @@ class Tiling:
 
 def tile_matmul(left: TensorType, right: TensorType, warps: int, *, deferred: bool, loop: int) -> Tiling:
     """The split with the least work per warp; the arguments are those of `share`."""
-    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     batch = math.prod(np.broadcast_shapes(left.shape[:-2], right.shape[:-2]))
+    return _tiling(batch, left.shape[-2], left.shape[-1], right.shape[-1], warps, deferred, loop)
+
+
+@lru_cache(maxsize=4096)
+def _tiling(batch: int, m: int, k: int, n: int, warps: int, deferred: bool, loop: int) -> Tiling:
+    """Plans of one block ask for the same few again and again, whatever else they decide."""
     found = share(batch, m, k, n, warps, deferred=deferred, loop=loop)
     swapped = bool(found.swapped)
     rows, columns = (n, m) if swapped else (m, n)
