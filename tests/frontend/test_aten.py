@@ -393,6 +393,12 @@ def test_infinities_and_what_is_no_number_are_asked_for() -> None:
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-6)
 
 
+def test_halves_are_rounded_to_even_numbers_and_infinities_stay() -> None:
+    x = torch.tensor([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 0.49999997, 8388609.0, -1e30, math.inf, -math.inf, math.nan])
+    program = mirage_nb.from_torch(torch.round, (x,))
+    np.testing.assert_array_equal(evaluate(program.graph, [x.numpy()])[0], x.round().numpy())
+
+
 def test_whole_numbers_of_eight_bits_go_round() -> None:
     x = torch.randn(4, dtype=torch.float64)
     chosen = lambda x: torch.where(torch.arange(4, dtype=torch.uint8) * 100 > 150, x, -x)  # noqa: E731

@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import mirage_nb
 from mirage_nb.frontend.compiled import graphs
@@ -372,3 +373,39 @@ def test_where_pytorch_parts_a_model_the_report_says_why_and_what_helps() -> Non
     torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
     report = backend.reports.all()
     assert len(report.graphs) == report.replaced == 2 and "capture_scalar_outputs = True" in str(report)
+
+
+class Quantized(nn.Module):
+    """A linear layer of four bits, as training sees it: what is rounded has the gradient of what was there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scales = [one.detach().abs().amax(-1, keepdim=True) / 7 for one in (x, self.layer.weight)]
+        rounded = [(one / s).round().clamp(-8, 7) * s for one, s in zip((x, self.layer.weight), scales, strict=True)]
+        return torch.relu(F.linear(x + (rounded[0] - x).detach(), rounded[1], self.layer.bias))
+
+
+@torch.no_grad()
+def test_what_is_rounded_to_few_bits_stays_with_its_product() -> None:
+    backend, model, x = Backend(), Quantized(), torch.randn(4, 16)
+    torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x), rtol=1e-4, atol=1e-4)
+    report = backend.reports.all()
+    assert report.replaced == len(report.entries) and not report.reasons(), str(report)
+
+
+def test_a_look_at_a_model_says_what_pytorch_does_not_trace() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.layer(x.sigmoid() * x)[0]
+            return made
+
+    report = mirage_nb.model_report(Recurrent(), torch.randn(3, 8))
+    assert any("LSTM" in why for why in report.untraced)
+    assert not mirage_nb.model_report(Quantized(), torch.randn(4, 16)).untraced

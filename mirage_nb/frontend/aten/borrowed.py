@@ -120,7 +120,7 @@ WHOLE: dict[str, Row] = {
     **_rows("conv1d.default conv2d.default conv2d.padding conv3d.default conv_transpose1d.default"),
     **_rows("conv_transpose2d.input max_pool1d.default max_pool2d.default avg_pool1d.default avg_pool2d.default"),
     **_rows("adaptive_avg_pool1d.default adaptive_avg_pool2d.default"),
-    **_rows("round.default trunc.default frac.default floor_divide.default floor_divide.Scalar"),
+    **_rows("trunc.default frac.default floor_divide.default floor_divide.Scalar"),
     **_rows("sinh.default cosh.default asinh.default erfc.default hypot.default"),
     **_rows("logcumsumexp.default logaddexp.default acosh.default atanh.default copysign.Tensor fmax.default"),
     **_rows("fmin.default avg_pool3d.default atan2.default adaptive_avg_pool3d.default"),

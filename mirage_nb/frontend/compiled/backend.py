@@ -19,7 +19,7 @@ from mirage_nb.frontend.compiled.kernels import Kernels, Searched, target_of
 from mirage_nb.frontend.compiled.mutated import KeepOverwritten
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import find_regions
-from mirage_nb.frontend.compiled.report import GraphReport, ModelReport, Reports
+from mirage_nb.frontend.compiled.report import GraphReport, ModelReport, Reports, untraced
 from mirage_nb.frontend.spelled import spell_out
 
 KERNELS = Kernels(Searched())
@@ -75,6 +75,7 @@ def look(model: Any, example_inputs: Any, target: str | None = None) -> ModelRep
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         return compile_inside(inner, gm, inputs, {})
 
+    before = untraced()
     with torch.no_grad():
         compiled: Any = torch.compile(model, backend=backend, dynamic=False)
         try:
@@ -83,4 +84,4 @@ def look(model: Any, example_inputs: Any, target: str | None = None) -> ModelRep
             first = (str(error).splitlines() or [type(error).__name__])[0]
             hint = "model_report(model, inputs) calls model(*inputs): a tensor, or a tuple of all that it takes"
             raise TraceError(f"the model fails on these inputs: {first}", hint=hint) from error
-    return ModelReport(graphs)
+    return ModelReport(graphs, untraced() - before)

@@ -212,10 +212,10 @@ class Reports:
 
     def all(self) -> ModelReport:
         """Everything so far."""
-        return ModelReport(list(self._graphs), _untraced())
+        return ModelReport(list(self._graphs), untraced())
 
 
-def _untraced() -> Counter[str]:
+def untraced() -> Counter[str]:
     """What PyTorch says of the code that it left to Python, each in a line; it counts for the whole process."""
     found: Counter[str] = Counter()
     for text, times in (counters["unimplemented"] | counters["graph_break"]).items():
