@@ -315,6 +315,7 @@ WHOLE_ONLY: dict[str, list[Case]] = {
     "aten.adaptive_avg_pool3d.default": [case(tensor(2, 2, 4, 4, 4), [1, 2, 4])],
     "aten.topk.default": [case(X, 2), case(IMAGE, 3, 1, False)],
     "aten._cdist_forward.default": [case(X, tensor(2, 4), order, None) for order in (1.0, 2.0, 3.0)],
+    "aten._pdist_forward.default": [case(tensor(5, 3), order) for order in (1.0, 2.0)],
     "aten.avg_pool3d.default": [case(tensor(2, 2, 4, 4, 4), [2, 2, 2])],
     "aten.adaptive_max_pool2d.default": [case(PHOTO, [3, 2])],
     "aten.upsample_nearest2d.vec": [case(PHOTO, None, [2.0, 3.0]), case(PHOTO, [12, 6], None)],

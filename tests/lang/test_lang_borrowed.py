@@ -186,7 +186,7 @@ np.min(X, axis=1, initial=0.25, where=Y > 0) | F.prelu(X, v) | F.prelu(X, v[:1])
 np.append(X, v)
 np.array_equal(X, Y) * X | np.allclose(X, X + 1e-9) * X | np.invert(X > 0) * X | X[np.arange(4)[:, None], np.arange(3)]
 torch.atan2(X, Y) | np.arctan2(np.round(X) + 0.0, np.round(Y) - 1.0) | torch.asin(torch.tanh(X)) | np.arctan(X)
-X.tanh().acos() | F.adaptive_avg_pool3d(I[None], (1, 2, 4))
+X.tanh().acos() | F.pdist(X) | F.adaptive_avg_pool3d(I[None], (1, 2, 4))
 np.around(X * 2.5) | np.arcsinh(X) | np.arctanh(X / 2) | np.arccosh(p + 1)
 np.trapezoid(X, axis=0) | np.trapezoid(X, dx=0.5) | np.trapezoid(X, np.arange(6) * 2.0)
 torch.tensor_split(X, 4, dim=1)[1]

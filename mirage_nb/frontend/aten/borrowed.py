@@ -130,6 +130,7 @@ WHOLE: dict[str, Row] = {
     "aten.convolution.default": _convolution,
     "aten.col2im.default": _folded,
     "aten._cdist_forward.default": lambda at, x, y, order, *_: borrowed("cdist")(at, x, y, order),
+    "aten._pdist_forward.default": lambda at, x, order=2.0: borrowed("pdist")(at, x, order),
     "aten.upsample_nearest2d.vec": lambda at, x, size, factors: borrowed("interpolate")(at, x, size, factors or 1),
     **{f"aten.div.{kind}_mode": borrowed("divide") for kind in ("Tensor", "Scalar")},
     "aten.unfold.default": _windows,
