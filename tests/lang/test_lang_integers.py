@@ -61,6 +61,19 @@ def test_an_expression_is_what_pytorch_makes_of_it(example: str) -> None:
     np.testing.assert_allclose(found, wanted.reshape(found.shape), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(("returned", "places"), [
+    ("F.cross_entropy(X, y)", 12),
+    ("gather(X, y[:, None], 1) * (y != 0)[:, None]", 12),
+    ("softmax(where(arange(12) < y[:, None], X, -inf))", 13),
+    ("X * (arange(12) >= y[:, None])", 13),
+    ("gather(X, y[:, None], 1) * y[:, None]", None),
+    ("where(y[:, None] > X, X, 0)", None),
+])  # fmt: skip
+def test_labels_and_lengths_are_places_whatever_they_are_compared_with(returned: str, places: int | None) -> None:
+    """Of normal numbers hardly one is a label, and a kernel that picks none would be right."""
+    assert indices(parse(f"X: f32[8, 12]\ny: i64[8]\nreturn {returned}").graph).get("y") == places
+
+
 def test_indices_are_known_and_drawn_as_such() -> None:
     text = "X: f32[8, 12]\ny: i64[8]\nZ: f32[8, 12]\nk: i32[1]\nreturn gather(X, y[:, None], 1) + k, where(Z > 0, X, 0)"
     graph = parse(text).graph

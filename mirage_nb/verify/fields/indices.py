@@ -2,7 +2,7 @@
 
 In: a tensor program. Out: for each such input the extent of the axis. Invariant: whatever else reads an input, it is
 no index, and is drawn like any other real numbers; an index is drawn from the places, for what lies beside them tells
-nothing of a kernel.
+nothing of a kernel, and so are lengths and bounds, which hide what lies before or behind them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.ir import OPS, ApplyAttrs, KernelGraph, OpKind, Trait
-from mirage_nb.ir.ops import ArangeAttrs
+from mirage_nb.ir import COMPARISONS, OPS, ApplyAttrs, KernelGraph, OpKind, Trait
+from mirage_nb.ir.ops import ArangeAttrs, Attrs
 
-PLACES = "step("
-"""What comparisons are made of."""
+EQUALS = "step(x) * step(-x)"
+"""What comparisons are made of that ask for one place."""
 
 
 def indices(program: KernelGraph) -> dict[str, int]:
@@ -24,6 +24,9 @@ def indices(program: KernelGraph) -> dict[str, int]:
     found: dict[str, int] = {}
     other: set[str] = set()
     compared = _compared(program)
+    constants = {values[0] for op, values in program.definitions() if op.kind is OpKind.CONST}
+    formulas = [(op.inputs[0], op.attrs.formula) for op in program.ops if isinstance(op.attrs, ApplyAttrs)]
+    equal = {value for value, formula in formulas if EQUALS in formula}
     for op, values in program.definitions():
         (value,) = values if len(values) == 1 else (-1,)
         passes = Trait.VIEW in OPS[op.kind].traits or op.kind is OpKind.CAST
@@ -36,13 +39,14 @@ def indices(program: KernelGraph) -> dict[str, int]:
                 counts[value] = counts[operand]
             if operand in sources:
                 sources[value] = sources[operand]
-        elif op.kind is OpKind.SUB and value in compared and len(held) == 1:
+        elif (value in compared or op.kind in COMPARISONS) and len(held) == 1 and len(op.inputs) == 2:
             (extent,) = [counts[v] for v in op.inputs if v in counts] or (0,)
             if extent:
+                extent += value not in equal and op.kind is not OpKind.EQUAL  # a length may be that of all
                 found[held[0]] = min(extent, found.get(held[0], extent))
-            else:
+            elif not constants & {*op.inputs}:  # as of a class that is left out, or of padding
                 other.update(held)
-        else:
+        elif not _compares(op.attrs):
             other.update(held)
     returned = {sources[v] for v in program.outputs if v in sources}
     return {name: extent for name, extent in found.items() if name not in other | returned}
@@ -57,7 +61,7 @@ def compared(program: KernelGraph) -> frozenset[str]:
         held = {sources[v] for v in op.inputs if v in sources}
         if held and (Trait.VIEW in OPS[op.kind].traits or op.kind is OpKind.CAST) and len(op.inputs) == 1:
             sources[value] = min(held)
-        elif value in differences or op.kind in (OpKind.EQUAL, OpKind.GREATER):
+        elif value in differences or op.kind in COMPARISONS or _compares(op.attrs):
             found |= held
         else:
             other |= held
@@ -68,10 +72,14 @@ def _compared(program: KernelGraph) -> set[int]:
     """Values that are read by comparisons with zero only."""
     read: dict[int, bool] = {}
     for op in program.ops:
-        steps = isinstance(op.attrs, ApplyAttrs) and PLACES in op.attrs.formula
         for v in op.inputs:
-            read[v] = read.get(v, True) and steps
+            read[v] = read.get(v, True) and _compares(op.attrs)
     return {v for v, only in read.items() if only} - set(program.outputs)
+
+
+def _compares(attrs: Attrs | None) -> bool:
+    """Whether a function knows of its argument only on which side of zero it is."""
+    return isinstance(attrs, ApplyAttrs) and "x" not in attrs.formula.replace("step(x)", "").replace("step(-x)", "")
 
 
 def drawn_places(rng: np.random.Generator, shape: tuple[int, ...], extent: int) -> NDArray[np.float32]:
