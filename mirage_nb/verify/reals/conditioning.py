@@ -45,6 +45,9 @@ STEEP = frozenset({OpKind.EXP, OpKind.SILU, OpKind.GELU, OpKind.SIGMOID})
 WRITTEN = {OpKind.GELU: "x * (1 + erf(x / (14142135623730951/10000000000000000))) / 2"}
 """Operators that round as this formula does: the sum within cancels where x is negative, and what it loses there is a
 share of 1, not of the result."""
+NOISE = 2.0**-10
+"""A share of its deviation up to which a number is what rounding made of zero; sums of exponentials come to their own
+deviation, and are never zero."""
 FLUSHED = frozenset({DType.F32, DType.BF16})
 """Types whose denormals a kernel may take for zero."""
 
@@ -229,7 +232,7 @@ def _primitive(name: str, function: Callable[..., Array], unit: float) -> Callab
             ends = [[*values[:place], end, *values[place + 1 :]] for end in (value + deviation, value - deviation)]
             moved = np.fmax(*(np.abs(function(*end) - found) for end in ends))
             divides = (name, place) == ("div", 1) or (name == "pow" and given[1] < 0)
-            unknown = np.isinf(deviation) | np.isnan(moved) | (divides & (np.abs(value) <= deviation))
+            unknown = np.isinf(deviation) | np.isnan(moved) | (divides & (np.abs(value) <= NOISE * deviation))
             moved = np.where(unknown, np.inf, moved)
             square = square + np.where(deviation > 0, moved, 0.0) ** 2
         return found, np.where(np.isfinite(found), np.sqrt(square), 0.0)
@@ -251,8 +254,8 @@ def _difference(op: Op, operands: Sequence[_Tensor], place: int, deviation: Arra
         made = _EXACT.apply(op.kind, _put([t.exact for t in operands], place, moved), op.attrs, 0)
         found = np.fmax(found, np.abs(made - exact))
     unknown = np.isinf(deviation)
-    if _divides(op, place):  # between both ends lies a pole
-        unknown |= np.abs(at) <= deviation
+    if _divides(op, place):  # both ends are far from the pole that lies between them
+        unknown |= np.abs(at) <= NOISE * deviation
     if unknown.any():
         mark = _put([np.zeros(t.exact.shape) for t in operands], place, unknown.astype(np.float64))
         found = np.where(_reached(op, mark, exact.shape), np.inf, found)
