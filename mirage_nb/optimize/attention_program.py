@@ -22,7 +22,7 @@ from mirage_nb.optimize.product_program import LEADING, Given
 from mirage_nb.targets import Target
 from mirage_nb.tile.attention import KEYS, AttentionBlock, matrix_axes
 from mirage_nb.tile.instructions import Place, wgmma
-from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, broadcast_axes, reshaped
+from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, broadcast_axes, distinct, reshaped
 from mirage_nb.tile.program import (
     GROUP,
     PART,
@@ -85,9 +85,9 @@ def attention_program(made: AttentionBlock, target: Target, given: Given) -> Pro
 def _fits(made: AttentionBlock, target: Target) -> bool:
     """Whether tiles are those of warpgroups, and the copy engine can bring every operand."""
     sizes = made.rows, made.step, made.depth, made.columns
-    return bool(chained_fits(*sizes, target.shared_per_block)) and all(
-        _boxed(made, operand) for operand in (made.queries, made.keys, made.values)
-    )
+    operands = made.queries, made.keys, made.values
+    fits = bool(chained_fits(*sizes, target.shared_per_block)) and distinct(operands, (), lambda attrs: attrs.arg)
+    return fits and all(_boxed(made, operand) for operand in operands)
 
 
 def _boxed(made: AttentionBlock, operand: Operand) -> bool:

@@ -19,7 +19,18 @@ from mirage_nb.targets import Target
 from mirage_nb.tile import rules
 from mirage_nb.tile.groups import ROWS as INSTRUCTION_ROWS
 from mirage_nb.tile.instructions import Place, wgmma
-from mirage_nb.tile.products import COLUMNS, RANK, ROWS, SUMMED, Operand, ProductBlock, boxed, broadcast_axes, reshaped
+from mirage_nb.tile.products import (
+    COLUMNS,
+    RANK,
+    ROWS,
+    SUMMED,
+    Operand,
+    ProductBlock,
+    boxed,
+    broadcast_axes,
+    distinct,
+    reshaped,
+)
 from mirage_nb.tile.program import (
     PART,
     Acquire,
@@ -75,9 +86,9 @@ def product_program(made: ProductBlock, target: Target, given: Given) -> Program
     if target.capability != CAPABILITY or counters is None:
         return None
     found = _scheme(made, given.precision)
-    operands = {o for f in (*made.factors, *made.low.values()) for o in (f.left, f.right)}
-    operands.update(o for added in made.added.values() for o, _ in added.held)
-    if found is None or not all(_boxed(made.block, operand, found.step) for operand in operands):
+    if found is None or not all(_boxed(made.block, operand, found.step) for operand in made.operands):
+        return None
+    if not distinct(made.operands, made.held.values(), lambda attrs: attrs.arg):
         return None
     ranks = {_rank(made.block, added.right) for added in made.added.values()}
     low = made.low_columns(max(ranks, default=0))

@@ -12,7 +12,7 @@ tile, all others are of extent 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,6 +93,12 @@ class ProductBlock:
     added: dict[int, Added]
 
     @property
+    def operands(self) -> set[Operand]:
+        """All matrices."""
+        found = {operand for f in (*self.factors, *self.low.values()) for operand in (f.left, f.right)}
+        return found.union(operand for added in self.added.values() for operand, _ in added.held)
+
+    @property
     def factors(self) -> tuple[Factors, ...]:
         """The products of streamed operands that make rows and columns."""
         return tuple(factors for products in self.sums.values() for factors in products)
@@ -114,6 +120,16 @@ class ProductBlock:
             return None
         computed = any(value not in self.sums for value, _ in self.written.saved)
         return None if self.dtype is DType.F64 and computed else min(majors)
+
+
+def distinct(
+    operands: Collection[Operand], others: Iterable[InIterAttrs], tensor: Callable[[InIterAttrs], Hashable]
+) -> bool:
+    """Whether the dimensions of every tensor have one name each: none is two of these operands otherwise turned, or an
+    operand and read by another iterator, too."""
+    named = {(tensor(operand.attrs), operand.axes) for operand in operands}
+    tensors, matrices = {read for read, _ in named}, {operand.attrs for operand in operands}
+    return len(tensors) == len(named) and tensors.isdisjoint(map(tensor, {*others} - matrices))
 
 
 def boxed(operand: Operand, tensor: Sequence[int], tile: Sequence[Any], over: Sequence[Any], step: int) -> Any:

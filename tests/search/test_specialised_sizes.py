@@ -48,6 +48,9 @@ PROGRAMS = {
     "return softmax(Q @ transpose(rms_norm(K))) @ V",
     "attention, normed": "Q: bf16[16, 256, 64]\nK: bf16[16, 1024, 64]\nV: bf16[16, 1024, 64]\n"
     "return rms_norm(softmax(Q @ transpose(K)) @ V)",
+    "attention, values are keys": "Q: bf16[4, 256, 64]\nK: bf16[4, 512, 64]\nreturn softmax(Q @ transpose(K)) @ K",
+    "by its own transpose": "X: f16[512, 512]\nreturn X @ transpose(X)",
+    "and itself": "X: f16[512, 512]\nW: f16[512, 512]\nreturn X @ W + X",
     "low rank": "X: bf16[256, 1024]\nW: bf16[1024, 512]\nT: bf16[256, 16]\nC: bf16[512, 16]\nreturn X @ W + T @ C.T",
     "low rank, activated": "X: bf16[256, 1024]\nW: bf16[1024, 512]\nT: bf16[256, 16]\nC: bf16[16, 512]\nb: bf16[512]\n"
     "return silu(T @ C + X @ W) + b",

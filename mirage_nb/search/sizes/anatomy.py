@@ -319,6 +319,10 @@ class Outline:
                 parts[self.sketch.nodes[done.op].makes[0]] = Part.TILE
         return tuple(parts)
 
+    def tensor(self, attrs: InIterAttrs) -> Hashable:
+        """What an iterator with these attributes reads: a tensor, or a number, which is one by itself."""
+        return attrs if attrs.arg in self.literals else self.read_by(attrs).tensor
+
     def read_by(self, attrs: InIterAttrs) -> Moved:
         """The tile that an iterator with these attributes brings."""
         made = (values[0] for op, values in self.block.definitions() if op.attrs == attrs)

@@ -24,7 +24,7 @@ from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
 from mirage_nb.tile import rates, rules
 from mirage_nb.tile.attention import KEYS
-from mirage_nb.tile.products import COLUMNS, RANK, ROWS, SUMMED, Operand, ProductBlock, boxed
+from mirage_nb.tile.products import COLUMNS, RANK, ROWS, SUMMED, Operand, ProductBlock, boxed, distinct
 from mirage_nb.tile.schemes import apart, one_kind
 from mirage_nb.tile.shared import CHUNK_BYTES, PATTERN_ROWS
 
@@ -74,6 +74,8 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
     """A kernel emitted so, None where it can be at no sizes. device: bytes that cross device memory."""
     made = tiles.outline.products
     if made is None or target.capability != rules.CAPABILITY or (major := made.major) is None:
+        return None
+    if not distinct(made.operands, made.held.values(), tiles.outline.tensor):
         return None
     dtype, able, nothing = made.dtype, np.ones(tiles.shape, bool), np.zeros(tiles.shape)
     streamed: dict[object, Numbers] = {}
@@ -195,6 +197,8 @@ def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers)
         return None
     found = chain.found
     if len(found.results) != 1 or len(found.tops) > 1 or not (found.tops or found.dtype is DType.BF16):
+        return None
+    if not distinct((found.queries, found.keys, found.values), (), tiles.outline.tensor):
         return None
     cut = [
         _matrix(tiles, operand, summed, own)
