@@ -84,6 +84,7 @@ def test_a_whole_program_is_what_pytorch_computes(name: str) -> None:
     [
         (lambda x: x + torch.rand_like(x), "draws random numbers"),
         (lambda x: torch.unique(x), "depends on values"),
+        (lambda x: x.to(torch.float8_e4m3fn).float() * 2, "not a floating-point type of programs"),
         (lambda x: x**x, "a power by a tensor"),
         (lambda x: torch.fft.rfft(x).abs(), "not in the table"),
         (lambda x: x.repeat(1, 300).sort(-1)[0] * 2, "an order of 1200 elements"),

@@ -154,7 +154,9 @@ def _largest(b: Builder, inside: Value, rows: Value) -> Term:
 
 def _cast(at: At, x: Any, *given: Any, **named: Any) -> Result:
     """Also to whole numbers, without what is behind the point."""
-    if at.truth or at.dtype is not None or at.logical(x) is not None:
+    wanted = named.get("dtype", given[0] if given else None)
+    is_whole = wanted is None or not (wanted.is_floating_point or wanted.is_complex)
+    if at.truth or at.dtype is not None or at.logical(x) is not None or not is_whole:
         return POINTWISE["aten.to.dtype"](at, x, *given, **named)
     return at.term(x) if lowering.is_whole(at.b, at.term(x)) else lowering.trunc(at.b, at.term(x))
 
