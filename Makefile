@@ -16,7 +16,8 @@ CXX_NAME   = $(or $(MIRAGE_NB_CXX),g++)
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Python compiles what is imported, in the processes that run side by side; pip would compile all of it one by one.
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# Quiet twice: the newest pip shows what setuptools says of folders that hold data; mistakes are shown all the same.
+PIP    := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 PYTEST := $(BIN)/python -m pytest
 
 # Workers and commands start in half the time where bytecode is kept; `clean` removes it.
