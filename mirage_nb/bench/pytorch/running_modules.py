@@ -15,10 +15,10 @@ from mirage_nb.bench.modules import Fate
 from mirage_nb.bench.pytorch.module_problems import Problem, problems
 from mirage_nb.frontend.compiled.backend import compile_with
 from mirage_nb.frontend.compiled.kernels import Found, Kernels
+from mirage_nb.frontend.compiled.operators import by_pytorch
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.report import ModelReport, Reports
 from mirage_nb.ir import KernelGraph
-from mirage_nb.runtime.execution.torch_program import as_torch
 
 __all__ = ["Composed", "fate", "problems"]
 TOLERANCE = 2e-3
@@ -29,13 +29,7 @@ class Composed:
 
     def find(self, graph: KernelGraph, name: str, device: str, options: Options) -> Found:
         """As `Finder` has it."""
-        eager = as_torch(graph, torch)
-
-        def run(*tensors: torch.Tensor) -> Any:
-            made = tuple(out.clone(memory_format=torch.contiguous_format) for out in eager(*tensors))
-            return made[0] if len(made) == 1 else made
-
-        return Found(run)
+        return Found(by_pytorch(graph))
 
 
 def fate(name: str, problem: Problem) -> Fate:

@@ -9,6 +9,7 @@ searched, and what saves more by these times is what runs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import time
@@ -20,7 +21,7 @@ import torch
 
 from mirage_nb.errors import LaunchError, MirageError, MissingPartError, NamedSizeError
 from mirage_nb.frontend.compiled.comparing import Examples, Reference, Run, Shapes, compare, examples
-from mirage_nb.frontend.compiled.operators import register_operator
+from mirage_nb.frontend.compiled.operators import by_pytorch, register_operator
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.parts import parts_of
 from mirage_nb.frontend.compiled.racing import beside_pytorch
@@ -138,7 +139,7 @@ def laid_out(run: Run, otherwise: Run | None = None, settled: Collection[int] = 
 class Kernel:
     """What became of a program. `operator`: of PyTorch, an overload, once there is one; `behind`: the one for where
     another kernel of ours runs before in the same graph; `parts`: the kernels of smaller regions, where these were
-    looked at, too."""
+    looked at, too; `failed`: why PyTorch's operators run instead, since what was found did not at a call."""
 
     digest: str
     graph: KernelGraph
@@ -147,6 +148,25 @@ class Kernel:
     operator: Any = None
     behind: Any = None
     parts: tuple[Kernel, ...] = ()
+    failed: str = ""
+
+    def register(self, name: str, run: Run) -> Any:
+        """An operator that runs this; from a call on at which it fails, PyTorch's operators one by one. What finds no
+        memory may find some at the next call."""
+
+        instead = functools.cache(lambda: by_pytorch(self.graph))
+
+        def call(*tensors: torch.Tensor) -> Any:
+            if not self.failed:
+                try:
+                    return run(*tensors)
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as error:  # noqa: BLE001  # whatever it is, the model goes on
+                    self.failed = _told(error)
+            return instead()(*tensors)
+
+        return register_operator(self.graph, name, call)
 
     @property
     def pending(self) -> bool:
@@ -277,10 +297,10 @@ class Kernels:
             kernel.found = found
             if us > MARGIN * before:
                 raise LaunchError(f"PyTorch is as fast: {before:.1f} us, the best kernel {us:.1f} us")
-        kernel.found, kernel.operator = found, register_operator(kernel.graph, asked.name, found.run)
+        kernel.found, kernel.operator = found, kernel.register(asked.name, found.run)
         kernel.behind = kernel.operator
         if found.behind is not None:
-            kernel.behind = register_operator(kernel.graph, f"{asked.name}_behind", found.behind)
+            kernel.behind = kernel.register(f"{asked.name}_behind", found.behind)
 
     def _parts(self, kernel: Kernel, asked: _Asked) -> tuple[Kernel, ...]:
         """The kernels of a region's parts, searched for from now on, where these are estimated to take less than

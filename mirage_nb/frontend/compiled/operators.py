@@ -14,9 +14,21 @@ import torch
 
 from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.execution.torch_operator import NAMESPACE, fake_of, schema_of
+from mirage_nb.runtime.execution.torch_program import as_torch
 
 _LIBRARIES: dict[str, Any] = {}
 """Those that hold an operator, by its name: without them it would be gone."""
+
+
+def by_pytorch(program: KernelGraph) -> Callable[..., Any]:
+    """PyTorch's operators for a program, one by one, as what an operator runs: they return new tensors."""
+    eager = as_torch(program, torch)
+
+    def run(*tensors: torch.Tensor) -> Any:
+        made = tuple(out.clone(memory_format=torch.contiguous_format) for out in eager(*tensors))
+        return made[0] if len(made) == 1 else made
+
+    return run
 
 
 def register_operator(program: KernelGraph, name: str, run: Callable[..., Any]) -> Any:

@@ -63,10 +63,12 @@ class Entry:
     def state(self) -> str:
         """In a few words."""
         kernel = self.kernel
-        if self.taken:
-            return "replaced"
         if kernel is None:
             return "not searched"
+        if kernel.failed:
+            return f"failed at a call, PyTorch's operators run: {kernel.failed}"
+        if self.taken:
+            return "replaced"
         if kernel.pending:
             return "being searched"
         if kernel.in_parts:
