@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import tomllib
@@ -20,13 +19,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mirage_nb.errors import LaunchError, OptionError, TraceError
+from mirage_nb.errors import OptionError, TraceError
 from mirage_nb.frontend import model_report
 from mirage_nb.frontend.compiled import graphs, kernels
 from mirage_nb.frontend.compiled.graphs import MAX_SIZES, eager
-from mirage_nb.frontend.compiled.kernels import NO_TIME, Found
+from mirage_nb.frontend.compiled.kernels import NO_TIME
 from mirage_nb.frontend.compiled.options import Options
-from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.contest.later import Later
 from tests.frontend.traced import Backend, Block, Composed
 
@@ -51,30 +49,6 @@ class Blocks(nn.Module):
 
 def close(found: Any, wanted: Any) -> None:
     torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
-
-
-class Failing(Composed):
-    """Kernels that run when they are compared, and fail at the third call from then on."""
-
-    def find(self, graph: KernelGraph, name: str, device: str, options: Options) -> Found:
-        found, calls = super().find(graph, name, device, options), itertools.count()
-
-        def run(*tensors: torch.Tensor) -> Any:
-            if next(calls) > 2:
-                raise LaunchError("the kernel did not run")
-            return found.run(*tensors)
-
-        return Found(run)
-
-
-@torch.no_grad()
-def test_a_kernel_that_fails_at_a_call_is_pytorchs_from_then_on() -> None:
-    backend, model, x = Backend(Failing()), Block(), torch.randn(4, 32)
-    compiled = torch.compile(model, backend=backend)
-    for _ in range(6):
-        close(compiled(x), model(x))
-    states = {entry.state for entry in backend.reports.all().entries}
-    assert states == {"failed at a call, PyTorch's operators run: the kernel did not run"}
 
 
 @torch.no_grad()

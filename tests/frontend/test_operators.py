@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -11,9 +12,13 @@ pytest.importorskip("torch")
 
 import torch
 
-from mirage_nb.frontend.compiled.kernels import laid_out
+from mirage_nb.errors import LaunchError
+from mirage_nb.frontend.compiled.kernels import Found, laid_out
 from mirage_nb.frontend.compiled.operators import register_operator
+from mirage_nb.frontend.compiled.options import Options
+from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
+from tests.frontend.traced import Backend, Block, Composed
 
 PROGRAM = parse("X: f32[4, 32]\nW: f32[32, 32]\nB: f32[32, 32]\nreturn relu(X @ W) @ B").graph
 HOST_US = 20.0
@@ -50,3 +55,28 @@ def test_the_same_name_again_is_the_new_operator() -> None:
         assert torch.ops.mirage_nb.test_again(x, w, b).unique().tolist() == [value]
         compiled = torch.compile(lambda x, w, b, call=operator: call(x, w, b) + 1, backend="aot_eager", fullgraph=True)
         assert compiled(x, w, b).unique().tolist() == [value + 1]
+
+
+class Failing(Composed):
+    """Kernels that run when they are compared, and fail at the third call from then on."""
+
+    def find(self, graph: KernelGraph, name: str, device: str, options: Options) -> Found:
+        found, calls = super().find(graph, name, device, options), itertools.count()
+
+        def run(*tensors: torch.Tensor) -> Any:
+            if next(calls) > 2:
+                raise LaunchError("the kernel did not run")
+            return found.run(*tensors)
+
+        return Found(run)
+
+
+@torch.no_grad()
+def test_a_kernel_that_fails_at_a_call_is_pytorchs_from_then_on() -> None:
+    torch._dynamo.reset()
+    backend, model, x = Backend(Failing()), Block(), torch.randn(4, 32)
+    compiled = torch.compile(model, backend=backend)
+    for _ in range(6):
+        torch.testing.assert_close(compiled(x), model(x), rtol=2e-3, atol=2e-3)
+    states = {entry.state for entry in backend.reports.all().entries}
+    assert states == {"failed at a call, PyTorch's operators run: the kernel did not run"}
