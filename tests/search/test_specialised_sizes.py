@@ -70,10 +70,8 @@ def test_ranking_and_planner_agree(name: str, share: int) -> None:
     card = replace(H200, precision="3xtf32") if "by three" in name else H200
     seen: Counter[bool] = Counter()  # of each kind the planner looks at one of so many
     for configuration in configurations(prepared, effort):
-        result = explored(prepared, configuration, effort)
-        for structure in result.structures:
-            if len(structure.kernels) != 1:
-                continue
+        alone = [s for s in explored(prepared, configuration, effort).structures if len(s.kernels) == 1]
+        for structure in alone[:: max(1, len(alone) // 8) if share > 1 else 1]:
             for instance in instances(structure, prepared, card, 24):
                 ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
                 tiles = Tiles.of(prepared, kernel, sizes)
