@@ -196,3 +196,12 @@ def test_a_reshape_within_a_part_is_refused() -> None:
         said_over_axes(parse(text).graph)
     fits = "A: f16[4, 8]\nB: f16[4, 8]\nC: f16[4, 4, 4]\nreturn reshape(concat(A, B, axis=-1), (4, 4, 4)) * C"
     assert said_over_axes(parse(fits).graph).joins
+
+
+def test_what_two_products_have_put_together_is_looped_over() -> None:
+    """As matrices the two parts would be one: a configuration was lost."""
+    text = "X: f16[16, 64]\nP: f16[16, 64]\nA: f16[128, 64]\nB: f16[128, 64]\nc = concat(X, P, axis=1)"
+    prepared, quick = prepare(parse(f"{text}\nreturn silu(c @ A) * (c @ B)").graph), EFFORTS["quick"]
+    (looped,) = [c for c in configurations(prepared, quick) if c.kernels == 1 and c.loop is not None]
+    structures = explored(prepared, looped, quick).structures
+    assert any(instances(structure, prepared, H200, 4) for structure in structures)

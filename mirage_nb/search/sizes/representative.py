@@ -227,6 +227,8 @@ def _roles(made: _Writer, numbers: Sequence[int]) -> tuple[ProductBlock | None, 
         for name in made.names(operand)[:-2]
         if isinstance(name, Along)
     }
+    if any(prepared.axes[axis].whole for axis in lead):  # what was put together is never one element
+        return None, None
     matrices = _Writer.of(prepared, kernel, [1 if a in lead else n for a, n in enumerate(numbers)]) if lead else made
     block = matrices.travelling()
     product = find_product(block, frozenset()) if multiplies else None
