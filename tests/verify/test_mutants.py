@@ -85,7 +85,8 @@ def judge(name: str, share: int) -> None:
 
 
 def test_there_were_enough_of_them(request: pytest.FixtureRequest) -> None:
-    if request.session.testscollected < len(GROUPS):
+    run = [item for item in request.session.items if item.name.startswith("test_mutants_are_refuted_or_equal[")]
+    if len(run) < len(GROUPS):
         pytest.skip("the groups were not run together")
     assert tally["legal"] >= EXPECTED_LEGAL // SHARE, tally
     assert tally["refuted"] >= EXPECTED_REFUTED // SHARE, tally
