@@ -62,6 +62,7 @@ class ResidentText:
                     with each(self.out, self.scope, Vectors(self.layout.kept, self.layout.width)):
                         with self.out.block(f"if ({' && '.join(asked)})") if asked else nullcontext():
                             self._body(body)
+                    self.asked = ()
                 case resident.Task(body=body):
                     self.out.line(f"// {comment(self.scope.block, statement)}")
                     self._body(body)

@@ -44,12 +44,12 @@ def uneven(program: KernelGraph) -> dict[int, tuple[int, ...]]:
     """Such products that share their row with others, and whose matrix has several parts of the greatest height that
     divides those of all: for each the row, and the matrix as it lies."""
     found = products(program)
-    return {value: found[value] for value, parts in _parts(program).items() if parts > 1}
+    return {value: found[value] for value in _parts(program)}
 
 
 def evened(program: KernelGraph) -> KernelGraph:
     """The program with a product of each part of these matrices, and the results put together."""
-    return _cut(program, {value: parts for value, parts in _parts(program).items() if parts > 1})
+    return _cut(program, _parts(program))
 
 
 def halved(program: KernelGraph) -> KernelGraph:
@@ -58,12 +58,14 @@ def halved(program: KernelGraph) -> KernelGraph:
 
 
 def _parts(program: KernelGraph) -> dict[int, int]:
-    """How many parts of one height the matrix of a product has, where there are not too many of them together."""
+    """How many parts of one height the matrix of a product has, where it has several, and there are not too many of
+    them together."""
     sharing: dict[int, dict[int, int]] = {}
     for value, (row, _) in products(program).items():
         sharing.setdefault(row, {})[value] = program.types[value].shape[-1]
     parts = ({value: width // gcd(*widths.values()) for value, width in widths.items()} for widths in sharing.values())
-    return {value: count for some in parts if sum(some.values()) <= PARTS for value, count in some.items()}
+    few = (some for some in parts if sum(some.values()) <= PARTS)
+    return {value: count for some in few for value, count in some.items() if count > 1}
 
 
 def _cut(program: KernelGraph, parts: dict[int, int]) -> KernelGraph:

@@ -153,7 +153,6 @@ class Kernel:
     def register(self, name: str, run: Run) -> Any:
         """An operator that runs this; from a call on at which it fails, PyTorch's operators one by one. What finds no
         memory may find some at the next call."""
-
         instead = functools.cache(lambda: by_pytorch(self.graph))
 
         def call(*tensors: torch.Tensor) -> Any:
