@@ -30,6 +30,8 @@ PROGRAMS = {
     "half of each row": "X: f16[8*B, 1024]\nW: f16[512, 512]\nreturn X[:, 512:] @ W",
     "softmax": "X: f16[B, 960]\nreturn softmax(X)",
     "decode": "Q: f16[2*B, 16, 64]\nK: f16[2*B, 64, 512]\nV: f16[2*B, 512, 64]\nreturn softmax(Q @ K) @ V",
+    "vectors": "X: f32[B]\nY: f16[B]\nreturn exp(X) * Y",
+    "scaled": "X: f16[B, 512]\ns: f32[B]\nW: f16[512, 256]\nreturn (X * s[:, None]) @ W + s[:, None]",
 }
 EXTENTS = (1, 3, 8, 17, 64)
 
