@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
+from mirage_nb.frontend.compiled.backend import passes
 from tests.frontend.traced import Backend, Block
 
 
@@ -80,3 +81,12 @@ def test_gradients_of_what_was_read_before_it_is_overwritten() -> None:
     close(*gradients)
     close(ours.center, theirs.center)
     assert backend.replaced > 0
+
+
+def test_a_pass_of_ones_own_is_done_too() -> None:
+    """It and ours are one pass: before 2.13 PyTorch had no lists of them."""
+    seen: list[Any] = []
+    with torch._inductor.config.patch(joint_custom_post_pass=seen.append):
+        torch.compile(Centered(), backend=Backend())(torch.randn(4, 8)).backward()
+    assert len(seen) == 1 and isinstance(seen[0], torch.fx.Graph)
+    assert callable(passes({})["joint_custom_post_pass"])

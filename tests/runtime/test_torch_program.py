@@ -81,6 +81,17 @@ def test_scalars_stay_scalars() -> None:
     assert float(scaled[0, 0]) == pytest.approx(2**0.5, rel=1e-3)
 
 
+def test_numbers_are_made_where_the_tensors_are() -> None:
+    """A copy from the host is none that a CUDA graph captures: nobody was timed who compares with a number."""
+    graph = parse("X: f32[3]\nY: f32[3]\nreturn where(Y > 0, X, 2.5) + where(0 > X, Y, 1)").graph
+    traced = as_torch(graph, torch)
+    assert isinstance(traced, torch.fx.GraphModule)
+    made = {str(node.target) for node in traced.graph.nodes}
+    assert "new_full" in made and not made & {"new_tensor", "tensor", "as_tensor"}
+    x, y = torch.tensor([-1.0, 2.0, 3.0]), torch.tensor([1.0, -1.0, 2.0])
+    torch.testing.assert_close(traced(x, y)[0], torch.where(y > 0, x, 2.5) + torch.where(x < 0, y, 1))
+
+
 def test_mugraphs_and_wrong_dtypes_are_refused() -> None:
     with pytest.raises(GraphError, match="pre-defined"):
         as_torch(rmsnorm().candidate, torch)

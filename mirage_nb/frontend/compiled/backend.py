@@ -50,15 +50,15 @@ def compile_with(
 def compile_inside(inner: Any, model: Any, example_inputs: Sequence[Any], patches: Mapping[str, Any]) -> Any:
     """PyTorch's compiler with another inner compiler, of which it looks at no more than that results are boxed."""
     spell_out(model)
-    passes = {"joint_custom_post_pass": [*_own_passes(), KeepOverwritten()], **patches}
     with torch._functorch.config.patch(enable_autograd_cache=False):
-        return compile_fx(model, example_inputs, inner_compile=inner, config_patches=passes)
+        return compile_fx(model, example_inputs, inner_compile=inner, config_patches=passes(patches))
 
 
-def _own_passes() -> list[Any]:
-    """Those that a user has PyTorch's compiler do at the same place."""
+def passes(patches: Mapping[str, Any]) -> dict[str, Any]:
+    """These settings, with our pass behind those that a user has PyTorch's compiler do at the same place."""
     held = torch._inductor.config.joint_custom_post_pass
-    return list(held) if isinstance(held, list | tuple) else [] if held is None else [held]
+    own = held if isinstance(held, list | tuple) else [] if held is None else [held]
+    return {"joint_custom_post_pass": KeepOverwritten(own), **patches}
 
 
 def look(model: Any, example_inputs: Any, target: str | None = None) -> ModelReport:

@@ -7,6 +7,7 @@ in the backward graph. Invariant: nothing is kept that derivatives do not need.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,13 +18,19 @@ from mirage_nb.frontend.compiled.regions import users
 
 
 class KeepOverwritten(CustomGraphPass):
-    """Do it wherever inputs are overwritten."""
+    """Do it wherever inputs are overwritten. first: a user's passes, in front: before 2.13 there is place for one."""
+
+    def __init__(self, first: Sequence[Callable[[torch.fx.Graph], None]] = ()) -> None:
+        self._first = first
 
     def __call__(self, graph: torch.fx.Graph) -> None:
+        for one in self._first:
+            one(graph)
         for write in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
             for reader in users(write.args[0]):
                 if reader.target is not torch.ops.aten.copy_.default:
                     reader.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__,))
+        firsts = [one.uuid() if isinstance(one, CustomGraphPass) else repr(one) for one in self._first]
+        return get_hash_for_files((__file__,), repr(firsts))

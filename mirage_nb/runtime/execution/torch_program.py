@@ -181,12 +181,12 @@ def as_torch(graph: KernelGraph, torch: Any, *, exact: bool = False) -> Callable
         if op.kind is OpKind.ARANGE:
             operands = tuple(values[v].device for v in values if v == 0)
         if op.kind not in ARITHMETIC:
-            operands = tuple(values[0].new_tensor(x) if isinstance(x, float) else x for x in operands)
+            operands = tuple(values[0].new_full((), x) if isinstance(x, float) else x for x in operands)
         if op.kind in PRODUCTS and not exact:  # of one type only; called with float64 all are
             wide = graph.types[result].dtype
             kept = [graph.types[v].dtype is wide for v in op.inputs]
             operands = tuple(x if k else x.to(torch_dtype(torch, wide)) for x, k in zip(operands, kept, strict=True))
         values[result] = rule(torch, op.attrs, operands)
-    outputs = (values[0].new_tensor(scalars[v]) if v in scalars else values[v] for v in graph.outputs)
+    outputs = (values[0].new_full((), scalars[v]) if v in scalars else values[v] for v in graph.outputs)
     traced.output(tuple(out.node for out in outputs))
     return cast(Callable[..., tuple[Any, ...]], torch.fx.GraphModule({}, traced))
