@@ -20,7 +20,7 @@ from mirage_nb.tile import resident
 from mirage_nb.tile.index import Index, Multi, named
 from mirage_nb.tile.placing import parts
 from mirage_nb.tile.program import flat
-from mirage_nb.tile.resident import ResidentProgram, result, within
+from mirage_nb.tile.resident import ResidentProgram, deepest, result, within
 from mirage_nb.tile.sharing import Extents, Vectors
 from mirage_nb.tile.sketch import FOLDS
 
@@ -86,8 +86,8 @@ class ResidentText:
         layout = self.layout
         with self.out.unrolled("s", layout.count(form) // run) as slot:
             at, index = layout.held(form, slot, anyway=anyway, run=run)
-            guarded = layout.long(form) and layout.ragged and not anyway
-            inside = [f"{index[dim].bare} < {layout.tile[dim]}" for dim in layout.dims if guarded]
+            guarded = layout.ragged(form) and not anyway
+            inside = [f"{index[dim].bare} < {layout.along(form, dim)}" for dim in layout.dims if guarded]
             with self.out.block(f"if ({inside[0]})") if inside else nullcontext():
                 yield at, index
 
@@ -100,7 +100,7 @@ class ResidentText:
         out.line(f"Vec<{c_type(type_.dtype)}, {width}> h{value}[{layout.count(form) // run}];  // {type_}, %{value}")
         with self._slots(form, anyway=True, run=run) as (place, index):
             target = f"h{value}[{(layout.slot(form, place) // run).bare}]"
-            dim = len(type_.shape) - 1 if width > 1 else None
+            dim = deepest(type_.shape) if width > 1 else None
             at = within(index, form, type_.shape)
             source = operand_leaf(self.scope, attrs, at, Index(), dim, width).without(self.asked)
             element = c_type(type_.dtype)

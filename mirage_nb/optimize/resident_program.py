@@ -22,7 +22,7 @@ from mirage_nb.tile.placement import Place
 from mirage_nb.tile.placing import alternate, parts
 from mirage_nb.tile.program import LANES, flat
 from mirage_nb.tile.register_resident import needed, partial_sets
-from mirage_nb.tile.resident import ResidentProgram, result, within
+from mirage_nb.tile.resident import ResidentProgram, deepest, result, within
 from mirage_nb.tile.sketch import FOLDS, sketch_of
 
 ONCE_BYTES = 2**20
@@ -127,9 +127,9 @@ class _Planner:
         if width > 1:
             run = width // self.layout.vector(form)
             at = within(self.layout.held(form, anyway=True, run=run)[1], form, shape)
-            if spread_leaf(self.scope, attrs, at, len(shape) - 1, width) is not None:
+            if spread_leaf(self.scope, attrs, at, deepest(shape), width) is not None:
                 return resident.Access.RUN
-            if not operand_leaf(self.scope, attrs, at, Index(), len(shape) - 1, width).whole:
+            if not operand_leaf(self.scope, attrs, at, Index(), deepest(shape), width).whole:
                 return resident.Access.EACH
         reduced = bool(self.layout.dims)
         if self._is_once(attrs) and (self._once_bytes <= ONCE_BYTES or (reduced and self._gathers)):

@@ -199,6 +199,8 @@ def _channels(r: Reading, found: Found, normed: int, vectors: tuple[int, ...]) -
     if not found.attrs["centred"] or len(before) < 2 or len(shape) < len(before):
         return None
     at = len(before) - 2
+    if before[-2] == 1 and before[-1] == shape[at + 1]:
+        return None
     lined = (*(1 for _ in shape[:at]), *shape[at : at + 2], *(1 for _ in shape[at + 2 :]))
     aligned = [(*(1 for _ in shape[len(r.shape(v)) :]), *r.shape(v)) for v in vectors]
     return before[-2] if shape[: at + 1] == before[:-1] and all(v == lined for v in aligned) else None

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import reduce
 from math import gcd
 
-from mirage_nb.ir import DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, SliceAttrs, TransposeAttrs
+from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, SliceAttrs, Trait, TransposeAttrs
 from mirage_nb.ir.rewrite import Rewrite, saying
 
 PARTS = 8
@@ -59,13 +59,29 @@ def halved(program: KernelGraph) -> KernelGraph:
 
 def _parts(program: KernelGraph) -> dict[int, int]:
     """How many parts of one height the matrix of a product has, where it has several, and there are not too many of
-    them together."""
+    them together; as many has one whose results meet those of another, element by element."""
+    found = products(program)
     sharing: dict[int, dict[int, int]] = {}
-    for value, (row, _) in products(program).items():
+    for value, (row, _) in found.items():
         sharing.setdefault(row, {})[value] = program.types[value].shape[-1]
-    parts = ({value: width // gcd(*widths.values()) for value, width in widths.items()} for widths in sharing.values())
+    high = ({v: width for v, width in w.items() if PARTS * width > max(w.values())} for w in sharing.values())
+    parts = ({value: width // gcd(*widths.values()) for value, width in widths.items()} for widths in high)
     few = (some for some in parts if sum(some.values()) <= PARTS)
-    return {value: count for some in few for value, count in some.items() if count > 1}
+    cut = {value: count for some in few for value, count in some.items() if count > 1}
+    return {v: count for value, count in cut.items() for v in _met(program, value) if v in found} | cut
+
+
+def _met(program: KernelGraph, value: int) -> set[int]:
+    """Values of the shape of this one that are computed together with it, element by element."""
+    shape, joined = program.types[value].shape, {value}
+    alike = [
+        {*op.inputs, *values}
+        for op, values in program.definitions()
+        if Trait.ELEMENTWISE in OPS[op.kind].traits and program.types[values[0]].shape == shape
+    ]
+    while more := {v for some in alike if joined & some for v in some if program.types[v].shape == shape} - joined:
+        joined |= more
+    return joined
 
 
 def _cut(program: KernelGraph, parts: dict[int, int]) -> KernelGraph:

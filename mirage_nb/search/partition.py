@@ -431,14 +431,19 @@ class _Partition:
                 return all(Trait.ELEMENTWISE in OPS[self.maker[v].kind].traits for v in self.groups.members[one])
         return False
 
+    def _like(self, value: int, source: int) -> list[int]:
+        """The readers of a value that make as many elements as this one of them: others may stand between them."""
+        elements = self.graph.types[value].elements
+        return [reader for reader in self.readers[source] if self.graph.types[reader].elements == elements]
+
     def _near(self, number: int) -> Iterator[int]:
         """Groups that read what this one writes, or write what it reads, or read beside it what it reads."""
         for value in self.groups.members[number]:
             beside = [value]
             for source in self.sources[value]:
-                readers = self.readers[source]
-                place = readers.index(value)
-                beside += readers[max(0, place - 1) : place + 2]
+                for readers in (self.readers[source], self._like(value, source)):
+                    place = readers.index(value)
+                    beside += readers[max(0, place - 1) : place + 2]
             makers = [s for s in self.sources[value] if s in self.groups.of]
             for other in (*makers, *self.readers.get(value, ()), *beside):
                 if self.groups.of[other] != number:

@@ -2,10 +2,11 @@
 
 In: the sketch of a block; extents, as numbers (the planner of one block) or as arrays of them (the ranking of thousands
 of sizes at once). Out: the same kind: elements of a thread's vectors, 0 where the tiles do not fit. Such a block has no
-loop and no product. Where rows alone are reduced, whole warps share one, unless it is short; where columns are, threads
-of several warps share one if there are fewer columns than threads; where some are along rows and others along columns,
-all threads share every row and have whole columns; of other reductions, of several axes or of none, a thread has all
-columns. A row or column that is too long for the warps of a block gets as many as hold it.
+loop and no product. Where rows alone are reduced, whole warps share one, unless it is short, and shorter ones beside
+it, as of a product of low rank behind another; where columns are, threads of several warps share one if there are
+fewer columns than threads; where some are along rows and others along columns, all threads share every row and have
+whole columns; of other reductions, of several axes or of none, a thread has all columns. A row or column that is too
+long for the warps of a block gets as many as hold it.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ _SIMPLE = frozenset({OpKind.IN_ITER, OpKind.CONST, OpKind.RESHAPE, OpKind.OUT_SA
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A tile that is loaded: whether it varies along the reduced axis, and along the last one; bytes of an element;
-    whether no reduction needs it, so that it can be asked for behind them; its extent along the last axis but one."""
+    """A tile that is loaded: its share of what lies along the reduced axis, 0 if it does not vary there; whether it
+    varies along the last one; bytes of an element; whether no reduction needs it, so that it can be asked for behind
+    them; its extent along the last axis but one."""
 
     long: Any
     varied: Any
@@ -123,13 +125,15 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     if not tile or any(len(shapes[value]) != len(tile) for value in saved):
         return None
     able: Any = True
+    uneven: Any = False
     for shape in shapes.values():
-        for own, most in zip(reversed(shape), reversed(tile), strict=False):
-            able = able & (np.equal(own, 1) | np.equal(own, most))
+        for place, (own, most) in enumerate(zip(reversed(shape), reversed(tile), strict=False)):
+            fits = np.equal(own, 1) | np.equal(own, most)
+            able, uneven = (able, uneven | ~fits) if place == 0 else (able & fits, uneven)
     found = Holding(tile, axes, False, 0)
     for value in viewed:  # of vectors, whole ones
         inner = _extent(shapes[value], -1)
-        able = able & (np.equal(inner, 1) | np.equal(inner, _extent(extents(value), -1)))
+        able = able & (np.equal(inner, 1) | np.equal(inner, _deepest(extents(value))))
     for value in back:  # one element for each result of the reductions
         own = _product(extents(value))
         able = able & np.equal(_extent(shapes[value], -1), 1) & np.equal(own, _product(shapes[value]))
@@ -148,7 +152,7 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     late = {*loads} - needed(sketch)
     loaded = [
         Loaded(
-            reduce(np.logical_or, (np.greater(_extent(shapes[value], axis), 1) for axis in axes), np.False_),
+            reduce(np.maximum, (_share(_extent(shapes[value], axis), tile[axis]) for axis in axes), 0.0),
             np.greater(_extent(shapes[value], -1), 1),
             size,
             value in late,
@@ -156,13 +160,15 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
         )
         for value, size in held
     ]
-    most = widest([tile[-1], *runs], sizes)
+    rows = [_extent(shape, -1) for shape in shapes.values()] if axes == (-1,) else []
+    most = widest([tile[-1], *runs, *(np.where(np.greater(row, 1), row, 0) for row in rows)], sizes)
     shared = _shared_out(found, most, loaded, warps)
     while len(axes) == 1 and 2 * warps <= MOST_WARPS and not np.all(shared.width > 0):
         warps *= 2
         shared = shared.otherwise(_shared_out(found, most, loaded, warps))
     if axes == (-2, -1):
         shared = _crossed(found, most, loaded, [node.along for node in reductions]).otherwise(shared)
+    able = able & (~uneven | (shared.rows & (not running)))  # warps that share rows have shorter ones beside them
     return replace(shared, width=np.where(able, shared.width, 0))
 
 
@@ -313,6 +319,19 @@ def _extent(shape: Sequence[Any], axis: int) -> Any:
     return shape[axis] if -axis <= len(shape) else 1
 
 
+def _deepest(extents: Sequence[Any]) -> Any:
+    """The innermost extent that is more than 1."""
+    found: Any = 1
+    for extent in extents:
+        found = np.where(np.greater(extent, 1), extent, found)
+    return found
+
+
+def _share(own: Any, most: Any) -> Any:
+    """Of what lies along an axis, 0 for what does not vary there."""
+    return np.where(np.greater(own, 1), own / most, 0.0)
+
+
 def _product(extents: Sequence[Any]) -> Any:
     return reduce(np.multiply, extents, 1)
 
@@ -402,5 +421,12 @@ def _fits(loaded: Sequence[Loaded], slots: Any, width: Any) -> Any:
 
 def _registers(loaded: Sequence[Loaded], slots: Any, width: Any) -> Any:
     """Of a thread, for the loaded tiles."""
-    vectors = (np.where(tile.varied, width, 1) * tile.size for tile in loaded)
-    return sum(np.where(t.long, slots, 1) * np.ceil(v / REGISTER_BYTES) for t, v in zip(loaded, vectors, strict=True))
+    total: Any = 0
+    for tile in loaded:
+        vector = np.where(tile.varied, width, 1)
+        span = np.where(tile.long > 0, np.ceil(slots * tile.long), 1)
+        few = np.ceil(slots * width * tile.long)  # elements of a shorter row, one by one
+        alone = tile.varied & (tile.long > 0) & (few < width)
+        total = total + np.where(alone, few * np.ceil(tile.size / REGISTER_BYTES),
+                                 span * np.ceil(vector * tile.size / REGISTER_BYTES))  # fmt: skip
+    return total

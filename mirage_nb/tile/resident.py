@@ -27,7 +27,8 @@ from mirage_nb.tile.sharing import Extents, Vectors
 
 @dataclass(frozen=True, slots=True)
 class RegisterLayout:
-    """Which elements of `tile`, the shape that all values of a block broadcast to, a thread holds.
+    """Which elements of `tile`, the shape that all values of a block broadcast to, a thread holds; of rows there may be
+    shorter ones, too.
 
     dims: the reduced axes of `tile`. width: elements of a vector along the last axis. slots: vectors per thread along
     the reduced axes; of rows that are crossed by columns, which threads have whole, along the last one. lanes: threads
@@ -90,15 +91,15 @@ class RegisterLayout:
         """The tile without its reduced axes."""
         return self.reduced(self.tile)
 
-    @property
-    def each(self) -> int:
-        """Elements of a vector along a reduced axis that threads share."""
-        return self.width if self.teams else 1
+    def each(self, form: Extents) -> int:
+        """Elements of a vector of a value along a reduced axis that threads share."""
+        return self.vector(form) if self.teams else 1
 
-    @property
-    def ragged(self) -> bool:
-        """Whether some threads have less of a row or column than others."""
-        return self.shared and self.slots * self.lanes * self.each != self.tile[self.dims[-1]]
+    def ragged(self, form: Extents) -> bool:
+        """Whether some threads have less of a row or column of a value than others."""
+        if not self.divided(form):
+            return False
+        return self.spans(form)[-1] * self.lanes * self.each(form) != self.along(form, self.dims[-1])
 
     def reduced(self, form: Extents) -> Extents:
         """What is left of a value that lies as `form` in the tile."""
@@ -107,8 +108,13 @@ class RegisterLayout:
 
     def spans(self, form: Extents) -> Extents:
         """Vectors of a value that one thread holds along every reduced axis."""
-        along = (self.slots if self.divides(dim) else self.tile[dim] for dim in self.dims)
-        return tuple(extent if self._varies(form, dim) else 1 for extent, dim in zip(along, self.dims, strict=True))
+        return tuple(self._span(form, dim) for dim in self.dims)
+
+    def _span(self, form: Extents, dim: int) -> int:
+        extent = self.along(form, dim)
+        if extent == 1 or not self.divides(dim):
+            return extent
+        return self.slots if extent == self.tile[dim] else math.ceil(extent // self.each(form) / self.lanes)
 
     def divides(self, dim: int) -> bool:
         """Whether threads share what lies along a reduced axis."""
@@ -121,6 +127,12 @@ class RegisterLayout:
     def combines(self, operand: Extents, form: Extents) -> bool:
         """Whether threads have parts of the results of a fold."""
         return self.shared and (not self.crossed or (self.divided(operand) and not self.divided(form)))
+
+    def along(self, form: Extents, dim: int) -> int:
+        """Elements of a value along an axis of the tile: one, or all, or those of a shorter row."""
+        if not self._varies(form, dim):
+            return 1
+        return form[-1] if self.rows and dim == self.dims[-1] else self.tile[dim]
 
     def _varies(self, form: Extents, dim: int) -> bool:
         place = dim - len(self.tile)
@@ -136,8 +148,13 @@ class RegisterLayout:
         return self.tile[-1] if short and form and form[-1] > 1 else 1
 
     def vector(self, form: Extents) -> int:
-        """Elements of a value in one vector: 1 if it does not vary along the last axis."""
-        return self.width if form and form[-1] > 1 else 1
+        """Elements of a value in one vector: 1 if it does not vary along the last axis; of a shorter row as many
+        as leave no thread without one."""
+        if not form or form[-1] == 1:
+            return 1
+        if not self.rows or form[-1] == self.tile[-1]:
+            return self.width
+        return max(w for w in WIDTHS if w <= self.width and (w == 1 or form[-1] // w >= self.lanes))
 
     def count(self, form: Extents) -> int:
         """Vectors of a value that one thread holds."""
@@ -167,11 +184,12 @@ class RegisterLayout:
         at, found = (*first, behind * run), [*self.results]
         for dim, place in zip(self.dims, at, strict=True):
             if self.divides(dim):
-                vectors, mine = self.tile[dim] // self.each, named("place", self.lanes)
-                place = place + mine * self.slots if self.blocked else place * self.lanes + mine
-                if anyway and self.ragged:
+                each = self.each(form)
+                vectors, mine = self.along(form, dim) // each, named("place", self.lanes)
+                place = place + mine * spans[-1] if self.blocked else place * self.lanes + mine
+                if anyway and self.ragged(form):
                     place = Index(((f"({place} < {vectors} ? {place} : 0)", vectors, 1),))
-                place = place * self.each
+                place = place * each
             found[dim] = place
         return at, tuple(found)
 
@@ -188,6 +206,11 @@ def within(index: Multi, form: Extents, shape: Extents) -> Multi:
     """Where an element of the tile lies in a value of `shape` that the tile has as `form`."""
     at = broadcast_index(index, form)
     return at if form == shape else unravel(linear(at, form), shape)
+
+
+def deepest(shape: Extents) -> int:
+    """The dimension along which elements that vary lie side by side."""
+    return max((dim for dim, extent in enumerate(shape) if extent > 1), default=len(shape) - 1)
 
 
 # -- statements

@@ -61,16 +61,18 @@ def owned(layout: RegisterLayout, form: Extents) -> Owned:
         at = [*np.unravel_index(vector * layout.width, layout.kept)]
     at = [part.reshape(-1, *(1,) * axes, 1) for part in at]
     mine, inside = place.reshape(-1, *(1,) * axes, 1), np.ones((1,) * (axes + 2), bool)
-    for axis, (dim, span) in enumerate(zip(layout.dims, layout.spans(form), strict=True)):
+    spans = layout.spans(form)
+    for axis, (dim, span) in enumerate(zip(layout.dims, spans, strict=True)):
         slot = np.arange(span).reshape(-1, *(1,) * (axes - axis))
         if layout.divides(dim):
-            slot = mine * layout.slots + slot if layout.blocked else slot * layout.lanes + mine
-            inside = slot < layout.tile[dim] // layout.each if layout.long(form) else inside
-            slot = np.where(inside, slot, 0) * layout.each
+            slot = mine * span + slot if layout.blocked else slot * layout.lanes + mine
+            each = layout.each(form)
+            inside = slot < layout.along(form, dim) // each if layout.divided(form) else inside
+            slot = np.where(inside, slot, 0) * each
         at[dim] = slot
     at[-1] = at[-1] + np.arange(layout.vector(form))
     tail = [part if extent > 1 else 0 * part for part, extent in zip(at[len(at) - len(form) :], form, strict=True)]
-    shape = (len(thread), *layout.spans(form), layout.vector(form))
+    shape = (len(thread), *spans, layout.vector(form))
     flat = np.ravel_multi_index(np.broadcast_arrays(*tail), form) if form else np.zeros((1,) * (axes + 2), np.int64)
     return Owned(np.broadcast_to(flat, shape), np.broadcast_to(inside, shape), place == 0)
 

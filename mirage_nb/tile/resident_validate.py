@@ -88,7 +88,7 @@ class _Validator:
         if not layout.shared:
             slots, shared, threads = math.prod(tile[dim] for dim in layout.dims), 1, 1
         else:
-            vectors = tile[layout.dims[-1]] // layout.each
+            vectors = tile[layout.dims[-1]] // layout.each(tile)
             slots, threads = -(-vectors // layout.lanes), layout.threads
             shared = layout.lanes * (math.prod(kept) if layout.teams else layout.vectors)
         if layout.slots != slots or shared != threads or (layout.teams and layout.lanes % LANES):
@@ -106,11 +106,17 @@ class _Validator:
                 yield f"%{value} lies otherwise than what it is a view of"
             if op.kind in PLACING or op.kind is OpKind.CONST:
                 continue
-            fits = len(own) == len(tile) and all(n in (1, most) for n, most in zip(own, tile, strict=True))
+            fits = len(own) == len(tile) and all(self._lies(n, dim) for dim, n in enumerate(own))
             if not fits or math.prod(form) != self.block.types[value].elements:
                 yield f"%{value} lies in no such tile: {form}"
             elif self._made_of(op, self.place[value]) not in (own, None):
                 yield f"%{value} lies as {form}, what it is made of otherwise"
+
+    def _lies(self, extent: int, dim: int) -> bool:
+        """Whether values have so many elements along an axis: none, or all, or, where warps share rows, vectors."""
+        layout, most = self.layout, self.layout.tile[dim]
+        shorter = layout.rows and dim == layout.dims[-1] and extent < most and extent % layout.width == 0
+        return extent in (1, most) or shorter
 
     def _made_of(self, op: Op, result: int) -> Extents | None:
         """How a result of what an operator reads lies; None where that is nothing, or a number, which lies anywhere."""

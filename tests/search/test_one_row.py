@@ -16,6 +16,7 @@ from mirage_nb.search.one_row import as_sums, evened, uneven
 from mirage_nb.search.session.unsearched import judged, unsearched
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import check
+from tests.shares import crossed
 
 H200 = TARGETS["h200"]
 GATED = """
@@ -100,6 +101,28 @@ def test_matrices_that_share_a_row_are_cut_to_one_height(widths: tuple[int, ...]
     arrays = [np.random.default_rng(0).standard_normal(i.type.shape) for i in program.inputs]
     for found, right in zip(reference.evaluate(made, arrays), reference.evaluate(program, arrays), strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-9)
+
+
+LAYERS = ("Y @ {w}.T + {b}", "gelu(Y @ {w}.T) * {b}", "Y @ {w}.T + {b} + 2 * ((X @ {a}.T) @ {c}.T)")
+
+
+@crossed({"widths": [(384, 384, 384), (512, 128, 128)], "form": LAYERS, "norm": ["X", "layer_norm(X, g, h)"]})
+def test_layers_of_one_input_are_one_kernel(form: str, norm: str, widths: tuple[int, ...]) -> None:
+    """With what stands behind each of them; products of low rank are one kernel in front."""
+    low = "{a}" in form
+    lines = ["X: bf16[1, 1024]", "g: bf16[1024]", "h: bf16[1024]"][: 1 if norm == "X" else 3]
+    for n, width in enumerate(widths):
+        lines += [f"W{n}: bf16[{width}, 1024]", f"b{n}: bf16[{width}]"]
+        lines += [f"A{n}: bf16[16, 1024]", f"C{n}: bf16[{width}, 16]"] if low else []
+    made = (form.format(w=f"W{n}", b=f"b{n}", a=f"A{n}", c=f"C{n}") for n in range(len(widths)))
+    program = parse("\n".join([*lines, f"Y = {norm}", "return " + ", ".join(made)])).graph
+    fused = {c.configuration: c for c in unsearched(program, H200)}[ROWS_FUSED]
+    assert launched(fused.graph) == 1 + low and fused.verdict.accepted
+    kernels = [kernel for kernel in plan(fused.graph, H200).kernels if kernel is not None]
+    last = kernels[-1]
+    assert len(last.block.savers) == len(widths)
+    assert last.resident is not None and last.resident.layout.rows
+    check(fused.graph)
 
 
 def test_a_gated_layer_is_two_kernels() -> None:

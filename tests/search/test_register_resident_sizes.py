@@ -80,7 +80,7 @@ def compared(text: str, limit: int) -> Counter[tuple[bool, bool]]:
 
 def test_ranking_and_planner_agree_on_what_registers_hold() -> None:
     found: Counter[tuple[bool, bool]] = Counter()
-    for seed in range(24):
+    for seed in range(48):
         one = compared(program(seed), 4)
         assert not one[True, False] and not one[False, True], program(seed)
         found += one
@@ -113,6 +113,17 @@ def test_they_agree_on_results_that_lie_along_a_line(rows: int, form: str) -> No
     text = "\n".join(line for line in text.splitlines() if line[0] in f"WX{form}")
     found = compared(f"{text}\nreturn {form.format(f'reshape(sum(W * X, axis=1), (1, {rows}))')}", 12)
     assert found[True, True] and not found[True, False] and not found[False, True]
+
+
+def test_they_agree_on_shorter_rows_beside_rows() -> None:
+    """A product of low rank behind another one."""
+    found: Counter[tuple[bool, bool]] = Counter()
+    for depth, rank in ((2048, 16), (1024, 768), (512, 24), (512, 9)):
+        text = f"W: bf16[64, {depth}]\nX: f32[1, {depth}]\nC: bf16[64, {rank}]\nT: f32[{rank}, 1]\n"
+        one = compared(f"{text}return sum(W * X, axis=1) + 2 * sum(C * reshape(T, {rank}), axis=1)", 12)
+        assert one[True, True] and not one[True, False] and not one[False, True], text
+        found += one
+    assert found[True, True] > 8 and found[False, False] > 8
 
 
 @pytest.mark.parametrize(

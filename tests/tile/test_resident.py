@@ -52,6 +52,18 @@ def line() -> KernelGraph:
     return one_kernel("W R X", b)
 
 
+def shorter() -> KernelGraph:
+    """Sums of rows, and of shorter ones beside them, with vectors that lie along a line and upright; elements of such
+    rows are saved, too."""
+    types = (tensor((8, 1024), DType.BF16), tensor((1, 1024)), tensor((8, 24), DType.BF16), tensor((24, 1)))
+    b = Block(types, (4,))
+    w, x, c, t = b.read(0, (0,)), b.read(1, (None,)), b.read(2, (0,)), b.read(3, (None,))
+    low = b.op(OpKind.MUL, c, b.op(OpKind.RESHAPE, t, attrs=ReshapeAttrs((24,))))
+    b.save(b.op(OpKind.ADD, b.sum(b.op(OpKind.MUL, w, x), 1), b.sum(low, 1)), (0,))
+    b.save(b.op(OpKind.MUL, low, b.sum(low, 1)), (0,))
+    return one_kernel("W X C T", b)
+
+
 def early() -> KernelGraph:
     """X + R, and that by its sum of squares: one waits for no reduction."""
     b = Block((tensor((4, 256)), tensor((4, 256))), (4,))
@@ -100,6 +112,7 @@ NAMED: dict[str, tuple[KernelGraph, Options]] = {
     "rows and columns": (rows_and_columns(4, 512, DType.F16), Options()),
     "rows of one warp, and columns": (rows_and_columns(3, 96, DType.F32), Options()),
     "two sums": (ntrans(16, 512, 2), Options(8)),
+    "shorter rows": (shorter(), Options(4)),
     "early": (early(), Options(4, chained=True)),
     "asked for late": (gained(3), Options(2, chained=True)),
     "computed anew": (normed((2, 90000), DType.F16), Options()),
@@ -162,6 +175,7 @@ def test_mutants_are_caught(share: int) -> None:
     ("line", "Save not first"), ("running columns", "layout: not blocked"), ("running rows", "Running not backward"),
     ("running rows", "Running combine warps -1"), ("running alone", "Running not exclusive"), ("ragged", "Fold alone"),
     ("windows", "layout: tile[2] +1"), ("computed anew", "layout: slots -1"), ("two sums", "Save output +1"),
+    ("shorter rows", "layout: lanes +1"),
 ])  # fmt: skip
 def test_threads_are_followed(name: str, what: str) -> None:
     """Values come out wrong, whatever the validator says."""
