@@ -50,6 +50,8 @@ MAX_RANK = 16
 MAX_EXTENT = 2**40
 MAX_ELEMENTS = 2**60
 MAX_DIGITS = 1200
+INPUT_WORDS = ("settled", "places")
+"""What is true of an input or is not."""
 MAX_BLOCKS = 2**31 - 1
 """Blocks of a grid, in all and along each of its dims, that CUDA starts at once."""
 INDEX_LIMIT = 2**31

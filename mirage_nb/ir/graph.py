@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 
 from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.ir.dtypes import DType, MemSpace, TensorType, promote
+from mirage_nb.ir.fields import INPUT_WORDS
 from mirage_nb.ir.ops import (
     OPS,
     AccumAttrs,
@@ -66,7 +67,7 @@ class Input:
     `dims`: what its author calls the dimensions, "" where nothing; for people to read. Equality and digests leave
     them out. `size`: what the outermost dimension is a multiple of, if that is known at launch only; the type is that
     of its largest extent then (`ir.sizes`). `settled`: it is like the weights of a model, which nothing writes that may
-    still run while kernels of this graph begin.
+    still run while kernels of this graph begin. `places`: its elements are 0, 1, ... in their order (`ir.places`).
     """
 
     name: str
@@ -74,6 +75,7 @@ class Input:
     dims: tuple[str, ...] = field(default=(), compare=False, repr=False)
     size: Size | None = field(default=None, repr=False)
     settled: bool = field(default=False, repr=False)
+    places: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         size, shape = self.size, self.type.shape
@@ -466,10 +468,9 @@ def _spelled(graph: Graph) -> str:
     """All of a graph, by all its fields, where `repr` has a line for people."""
     ops = f"({', '.join(map(_spelled_op, graph.ops))}{',' if len(graph.ops) == 1 else ''})"
     rest = "".join([f", {name}={getattr(graph, name)!r}" for name in _NAMES[type(graph)][1:]])
-    if isinstance(graph, KernelGraph) and any(i.size is not None for i in graph.inputs):
-        rest += f", sizes={[i.size for i in graph.inputs]}"
-    if isinstance(graph, KernelGraph) and any(i.settled for i in graph.inputs):
-        rest += f", settled={[i.settled for i in graph.inputs]}"
+    inputs, words = graph.inputs if isinstance(graph, KernelGraph) else (), {w: w for w in INPUT_WORDS}
+    every = ((name, [getattr(i, word) for i in inputs]) for name, word in ({"sizes": "size"} | words).items())
+    rest += "".join(f", {name}={said}" for name, said in every if any(said))
     return f"{type(graph).__name__}(ops={ops}{rest})"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from mirage_nb.errors import FormatError, GraphError, MirageError, ProgramSizeError
 from mirage_nb.ir.dtypes import DTYPE_NAMES, TensorType
 from mirage_nb.ir.fields import (
+    INPUT_WORDS,
     INT,
     MAX_OPERATORS,
     Plain,
@@ -58,8 +59,8 @@ def to_plain(graph: KernelGraph) -> dict[str, Any]:
 def _written(i: Input) -> dict[str, Any]:
     dims = {"dims": list(i.dims)} if any(i.dims) else {}
     size = {"size": [i.size.name, i.size.least, i.size.most]} if i.size is not None else {}
-    settled = {"settled": True} if i.settled else {}
-    return {"name": i.name, "dtype": i.type.dtype.value, "shape": list(i.type.shape), **dims, **size, **settled}
+    known = {word: True for word in INPUT_WORDS if getattr(i, word)}
+    return {"name": i.name, "dtype": i.type.dtype.value, "shape": list(i.type.shape), **dims, **size, **known}
 
 
 def _operators(graph: Graph) -> list[dict[str, Any]]:
@@ -113,7 +114,7 @@ def from_plain(plain: object) -> KernelGraph:
 
 
 def _input(item: object) -> Input:
-    record = _record(item, "an input", ("name", "dtype", "shape"), ("dims", "size", "settled"))
+    record = _record(item, "an input", ("name", "dtype", "shape"), ("dims", "size", *INPUT_WORDS))
     dtype = DTYPE_NAMES.get(record["dtype"]) if isinstance(record["dtype"], str) else None
     if dtype is None:
         raise FormatError(f"unknown element type {shown(record['dtype'])}")
@@ -123,10 +124,12 @@ def _input(item: object) -> Input:
     dims = tuple(name(called) for called in _list(record.get("dims", []), "dims"))
     if dims and len(dims) != len(shape):
         raise FormatError(f"{len(dims)} names for {len(shape)} dimensions")
-    if not isinstance(settled := record.get("settled", False), bool):
-        raise FormatError(f"settled is true or false, not {shown(settled)}")
+    known = {word: record.get(word, False) for word in INPUT_WORDS}
+    for word, said in known.items():
+        if not isinstance(said, bool):
+            raise FormatError(f"{word} is true or false, not {shown(said)}")
     try:
-        found = Input(name(record["name"]), TensorType(shape, dtype), dims, _size(record.get("size")), settled)
+        found = Input(name(record["name"]), TensorType(shape, dtype), dims, _size(record.get("size")), **known)
     except GraphError as error:
         raise FormatError(error.message) from error
     check_size(found.type.shape)

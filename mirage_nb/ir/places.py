@@ -11,7 +11,7 @@ from mirage_nb.ir.ops import OpKind
 
 def numbered(graph: KernelGraph) -> frozenset[int]:
     """The values whose elements are 0, 1, ... in row-major order."""
-    found: set[int] = set()
+    found = {value for value, given in enumerate(graph.inputs) if given.places}
     for op, values in graph.definitions():
         if op.kind is OpKind.ARANGE or (op.kind is OpKind.RESHAPE and op.inputs[0] in found):
             found.add(values[0])

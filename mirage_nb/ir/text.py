@@ -25,6 +25,7 @@ from typing import Any
 from mirage_nb.errors import FormatError, GraphError, MirageError, ProgramSizeError, SourceSpan, suggestion
 from mirage_nb.ir.dtypes import DTYPE_NAMES, TensorType
 from mirage_nb.ir.fields import (
+    INPUT_WORDS,
     INT,
     MAX_DIGITS,
     MAX_OPERATORS,
@@ -71,7 +72,7 @@ def print_graph(graph: KernelGraph) -> str:
 
 def _known(i: Input) -> str:
     size = "" if i.size is None else f" size {_quoted(i.size.name)} {i.size.least} {i.size.most}"
-    return size + (" settled" if i.settled else "")
+    return size + "".join(f" {word}" for word in INPUT_WORDS if getattr(i, word))
 
 
 def _operators(graph: Graph, indent: str) -> Iterator[str]:
@@ -334,7 +335,8 @@ class _Reader:
             if line.found("size"):
                 size = Size(line.label(), line.integer("the least extent"), line.integer("the largest extent"))
                 found = replace(found, size=size)
-            found = replace(found, settled=line.found("settled"))
+            known: dict[str, Any] = {word: line.found(word) for word in INPUT_WORDS}
+            found = replace(found, **known)
             line.end()
             check_size(found.type.shape)
         except MirageError as error:

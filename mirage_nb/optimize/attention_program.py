@@ -16,13 +16,13 @@ from fractions import Fraction
 
 from mirage_nb.ir import OPS, AccumAttrs, AccumKind, ConstAttrs, DType, InIterAttrs, OpKind, Trait
 from mirage_nb.ir.graph import reached
-from mirage_nb.optimize.mask import Span, masks_of, places_of, span_needed
 from mirage_nb.optimize.on_grid import Cut, OnGrid
-from mirage_nb.optimize.product_program import LEADING, Given
+from mirage_nb.optimize.product_program import Given
 from mirage_nb.targets import Target
-from mirage_nb.tile.attention import KEYS, AttentionBlock, matrix_axes
+from mirage_nb.tile.attention import KEYS, AttentionBlock, counters_of, matrix_axes
 from mirage_nb.tile.instructions import Place, wgmma
-from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, broadcast_axes, distinct, reshaped
+from mirage_nb.tile.mask import Span, masks_of, places_of, span_needed
+from mirage_nb.tile.products import COLUMNS, ROWS, Operand, broadcast_axes, distinct, reshaped
 from mirage_nb.tile.program import (
     GROUP,
     PART,
@@ -74,10 +74,11 @@ class _OtherBlock(Exception):
 
 def attention_program(made: AttentionBlock, target: Target, given: Given) -> Program | None:
     """The tile program of a block, None where there is none."""
-    if target.capability != CAPABILITY or not _fits(made, target):
+    counters = counters_of(made)
+    if target.capability != CAPABILITY or counters is None or not _fits(made, target):
         return None
     try:
-        return _Planner(made, target, given, block=made.block, counters=_counters(made)).program()
+        return _Planner(made, target, given, block=made.block, counters=counters).program()
     except _OtherBlock:
         return None
 
@@ -102,20 +103,6 @@ def _boxed(made: AttentionBlock, operand: Operand) -> bool:
     )
 
 
-def _counters(made: AttentionBlock) -> tuple[str, ...]:
-    """A name for every grid dim: the axis that it cuts, or a letter."""
-    names = []
-    for g, extent in enumerate(made.block.grid):
-        cut = {o.axes[dim] for o in (made.queries, made.keys, made.values) if (dim := o.attrs.imap[g]) is not None}
-        cut.discard("")
-        if cut & {KEYS, SUMMED} or len(cut) > 1:
-            raise _OtherBlock
-        names.append(cut.pop() if cut and extent > 1 else LEADING[g])
-    if len(set(names)) < len(names):
-        raise _OtherBlock
-    return tuple(names)
-
-
 @dataclass(slots=True)
 class _Planner(OnGrid):
     """Writes one program. known: the names of nodes that were computed, as long as what they are computed from holds.
@@ -134,7 +121,9 @@ class _Planner(OnGrid):
 
     def __post_init__(self) -> None:
         self.masks = masks_of(self.made)
-        self.span = span_needed(self.made, self.given, self.counters)
+        rows = self.block.grid[self.counters.index(ROWS)] if ROWS in self.counters else 1
+        tiles = (rows, self.made.rows), (self.block.loop, self.made.step)
+        self.span = span_needed(self.made, self._numbers, *tiles)
         self.row = counted(PART, HEIGHT) if TEAMS[self.made.rows].parts > 1 else Index()
 
     def program(self) -> Program:
@@ -388,9 +377,13 @@ class _Planner(OnGrid):
         )
         return self._named_value(place, found, Map(self._new(), node.kind, node.attrs, operands))
 
+    def _numbers(self, attrs: InIterAttrs) -> str:
+        """The axis whose places an operand numbers, or nothing."""
+        return places_of(self.made, self.given.places, self.counters, attrs)
+
     def _count(self, attrs: InIterAttrs, axes: tuple[str, ...]) -> Count:
         """The places of rows or keys."""
-        axis = places_of(self.made, self.given, self.counters, attrs)
+        axis = self._numbers(attrs)
         if axis not in axes:
             raise _OtherBlock
         shape = self.block.tile_shape(attrs)

@@ -295,8 +295,7 @@ def plan_block(
     Raises TargetError."""
     literal_args = frozenset(literals or ())
     if options.specialised and private:
-        lined = frozenset(p for p in places if sum(extent > 1 for extent in block.args[p].shape) <= 1)
-        given = Given(outputs or block.output_types, literals or {}, options.precision, lined)
+        given = Given(outputs or block.output_types, literals or {}, options.precision, places)
         program = _program(block, target, given)
         if program is not None:
             return _plan_program(block, program, options)

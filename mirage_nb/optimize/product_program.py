@@ -21,6 +21,7 @@ from mirage_nb.tile.groups import ROWS as INSTRUCTION_ROWS
 from mirage_nb.tile.instructions import Place, wgmma
 from mirage_nb.tile.products import (
     COLUMNS,
+    LEADING,
     RANK,
     ROWS,
     SUMMED,
@@ -60,7 +61,6 @@ from mirage_nb.tile.schemes import LOAD, Asked, MathRole, Scheme, scheme
 from mirage_nb.tile.shared import PATTERN_ROWS
 
 SPLIT = "s"
-LEADING = ("b", "c", "d")
 UNKNOWN = ""
 CUTS = {(ROWS,): ROWS, (COLUMNS,): COLUMNS, (SUMMED, SUMMED): SPLIT}
 """What a grid dim is called that cuts these axes of the operands."""

@@ -151,9 +151,9 @@ class _Partition:
 
     def _tensors(self) -> list[object]:
         """What pieces see of values that they read."""
-        settled = {value for value, given in enumerate(self.graph.inputs) if given.settled}
+        settled, numbered = {v for v, given in enumerate(self.graph.inputs) if given.settled}, self.program.numbered
         values = enumerate(zip(self.graph.types, self.program.dims, strict=True))
-        return [(type_, dim, value in settled) for value, (type_, dim) in values]
+        return [(type_, dim, v in settled, v in numbered) for v, (type_, dim) in values]
 
     def _made_again(self, inside: Collection[int]) -> set[int]:
         """Values that every piece makes for itself: views, parts of tensors where pieces are searched, and what depends

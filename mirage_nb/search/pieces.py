@@ -17,6 +17,7 @@ from itertools import combinations
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import Input, KernelGraph, Op, OpKind
 from mirage_nb.ir.graph import reached
+from mirage_nb.ir.places import numbered
 from mirage_nb.ir.sizes import size_of, sized
 from mirage_nb.ir.windows import MOVING
 
@@ -83,18 +84,21 @@ class Cone:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A program that pieces are cut from: what makes its values, and which dimension of each has the size."""
+    """A program that pieces are cut from: what makes its values, and which dimension of each has the size; those whose
+    elements are their places."""
 
     program: KernelGraph
     maker: dict[int, Op]
     dims: tuple[int | None, ...]
+    numbered: frozenset[int]
 
     @classmethod
     def of(cls, program: KernelGraph) -> Whole:
         """Raises NamedSizeError as `ir.sizes.sized`."""
         where = sized(program)
         dims = where.dims if where is not None else (None,) * len(program.types)
-        return cls(program, {value: op for op, values in program.definitions() for value in values}, dims)
+        maker = {value: op for op, values in program.definitions() for value in values}
+        return cls(program, maker, dims, numbered(program))
 
     def part(self, stored: Collection[int], writes: Sequence[int]) -> Piece:
         """The piece that computes these values from stored ones, as far as they are not among these themselves."""
@@ -124,7 +128,8 @@ class Whole:
             name = f"t{value}"
             while name in taken:
                 name += "_"
-            given = program.inputs[value] if value < program.input_count else Input(name, program.types[value])
+            made = Input(name, program.types[value], places=value in self.numbered)
+            given = program.inputs[value] if value < program.input_count else made
             known = self.dims[value] is not None and not inner
             yield replace(given, size=size_of(program) if known else None)
 

@@ -175,7 +175,8 @@ def of_piece(effort: Effort, budget: Budget) -> tuple[Effort, Budget]:
 
 
 def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, ...]:
-    """Every configuration of a program at this effort, simplest first. They are independent of each other.
+    """Every configuration of a program at this effort, simplest first, loops over long axes before those over short
+    ones, which blocks may hold whole. They are independent of each other.
 
     Raises:
         SearchError: neither the program nor a cut of it can be expressed by the closure.
@@ -183,7 +184,7 @@ def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, .
     refused = why_refused(prepared, effort)
     if refused is not None:
         return _cut_up(prepared, effort, refused)
-    loops = (None, *prepared.reduced)
+    loops = (None, *sorted(prepared.reduced, key=lambda axis: -prepared.axes[axis].extent))
     found: list[Configuration] = []
     for kernels in range(1, effort.kernels + 1):
         for grid in last_grids(prepared) if kernels == 1 else _grids(prepared.reduced):

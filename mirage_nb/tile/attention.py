@@ -14,7 +14,7 @@ from mirage_nb.ir import HALVES, OPS, AccumKind, BlockGraph, DimAttrs, DType, In
 from mirage_nb.ir.graph import reached
 from mirage_nb.ir.ops import Shape
 from mirage_nb.tile.bodies import UNSHIFTED, Finder, Shift
-from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, reshaped
+from mirage_nb.tile.products import COLUMNS, LEADING, ROWS, SUMMED, Operand, reshaped
 from mirage_nb.tile.sketch import MATMULS, Node, Sketch, sketch_of
 from mirage_nb.tile.thread_graph import flat
 from mirage_nb.tile.written_out import WrittenOut, write_out
@@ -114,6 +114,18 @@ def _elementwise_behind(written: WrittenOut, late: frozenset[int]) -> bool:
 
 def _dims(operands: tuple[Operand, ...]) -> list[int]:
     return [operand.axes.index(KEYS) for operand in operands]
+
+
+def counters_of(made: AttentionBlock) -> tuple[str, ...] | None:
+    """A name for every grid dim: the axis that it cuts, or a letter; None where it cuts keys, or what is summed."""
+    names = []
+    for g, extent in enumerate(made.block.grid):
+        cut = {o.axes[dim] for o in (made.queries, made.keys, made.values) if (dim := o.attrs.imap[g]) is not None}
+        cut.discard("")
+        if cut & {KEYS, SUMMED} or len(cut) > 1:
+            return None
+        names.append(cut.pop() if cut and extent > 1 else LEADING[g])
+    return tuple(names) if len(set(names)) == len(names) else None
 
 
 def matrix_axes(shape: Shape, axes: tuple[str, str]) -> tuple[str, ...] | None:

@@ -21,7 +21,7 @@ def turns(program: Program, target: Target) -> int:
 
 
 def multiplied(program: Program) -> int:
-    """Multiply-adds at a point: as many products as one iteration has, in every step, which awaits a stage."""
+    """Multiply-adds at the point that needs most: the products of one iteration in every step, which awaits a stage."""
     found = 0
     for role in program.roles:
         for product in (s for s in flat(program.statements(role.name)) if isinstance(s, Product)):
@@ -31,11 +31,11 @@ def multiplied(program: Program) -> int:
 
 
 def _steps(statements: tuple[Statement, ...], times: int = 1) -> Counter[str]:
-    """Stages of every pipeline that a role awaits at one point."""
+    """Stages of every pipeline that a role awaits at the point that needs most."""
     count: Counter[str] = Counter()
     for statement in statements:
         if isinstance(statement, Walk | Loop):
-            count += _steps(statement.body, times * (statement.count if isinstance(statement, Loop) else 1))
+            count += _steps(statement.body, times * (statement.times(0) if isinstance(statement, Loop) else 1))
         elif isinstance(statement, Await):
             count[statement.pipeline] += times
     return count

@@ -38,6 +38,8 @@ from mirage_nb.tile.written_out import Node, WrittenOut, write_out
 
 ROWS, COLUMNS, SUMMED, RANK = "m", "n", "k", "r"
 """The axes of a product; what a product behind the loop sums."""
+LEADING = ("b", "c", "d")
+"""What grid dims are called that cut none of these."""
 
 
 @dataclass(frozen=True, slots=True)

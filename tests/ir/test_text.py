@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.errors import FormatError, ProgramSizeError
-from mirage_nb.ir import OPS, KernelGraph
+from mirage_nb.ir import OPS, DType, Input, KernelGraph, TensorType
 from mirage_nb.ir.fields import FIELDS, MAX_OPERATORS
 from mirage_nb.ir.jsonform import from_plain, parse_json, print_json, to_plain
 from mirage_nb.ir.text import parse_graph, print_graph
@@ -43,6 +43,15 @@ def test_hand_built_round_trip(case: Case, form: tuple[Callable[..., str], Calla
     for graph in (case.program, case.candidate):
         assert read(write(graph)) == graph
         assert read(write(graph)).digest() == graph.digest()
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["text", "json"])
+def test_what_is_known_of_inputs_is_kept(form: tuple[Callable[..., str], Callable[..., KernelGraph]]) -> None:
+    write, read = form
+    kinds = [{}, {"settled": True}, {"places": True}, {"settled": True, "places": True}]
+    graphs = [KernelGraph.start(Input("I", TensorType((4,), DType.F32), **kind)) for kind in kinds]
+    assert [read(write(graph)) for graph in graphs] == graphs
+    assert len({graph.digest() for graph in graphs}) == len(graphs)
 
 
 def test_every_attributes_class_has_a_codec() -> None:

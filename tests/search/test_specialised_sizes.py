@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 
 from mirage_nb.errors import TargetError
+from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
-from mirage_nb.search import EFFORTS, configurations, instances, prepare
+from mirage_nb.search import EFFORTS, Prepared, configurations, instances, prepare
+from mirage_nb.search.coalesced import coalesced
+from mirage_nb.search.pieces import Whole
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import block_of, start_us
 from mirage_nb.search.sizes.instantiate import numbered, sized
 from mirage_nb.search.sizes.specialised import with_roles
 from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.price import turns
 from mirage_nb.tile.validate import validate
@@ -24,7 +28,20 @@ from tests.search.explored import explored
 from tests.shares import shared_out
 
 H200 = TARGETS["h200"]
+HEADS = "Q: bf16[8, 512, 64]\nK: bf16[8, 512, 64]\nV: bf16[8, 512, 64]\nB: bf16[512]\n"
+PLACES = f"{HEADS}S = Q @ transpose(K) / 8\nI = arange(512)\nD = I[:, None] - I\n"
+MASKED = {
+    "causal": f"{PLACES}return softmax(where(D >= 0, S, -inf)) @ V",
+    "causal, behind 128 others": f"{PLACES}return softmax(where(D >= -128, S, -inf)) @ V",
+    "in a window": f"{PLACES}return softmax(where(D >= 0, where(D < 100, S, -inf), -inf)) @ V",
+    "in a window on both sides": f"{PLACES}return softmax(where(abs(D) < 70, S, -inf)) @ V",
+    "within blocks": f"{PLACES}return softmax(where(floor(I / 128)[:, None] == floor(I / 128), S, -inf)) @ V",
+    "a prefix, then causal": f"{PLACES}return softmax(where((D >= 0) | (I < 128), S, -inf)) @ V",
+    "far ones less": f"{PLACES}return softmax(where(D >= 0, S - 0.1 * D, -inf)) @ V",
+}
 PROGRAMS = {
+    **{f"attention, {name}": text for name, text in MASKED.items()},
+    "attention, one bias per key": f"{HEADS}return softmax(Q @ transpose(K) / 8 + B) @ V",
     "linear": "X: bf16[256, 4096]\nW: bf16[4096, 4096]\nb: bf16[4096]\nreturn relu(X @ W + b)",
     "stored turned": "X: f16[512, 1024]\nW: f16[3072, 1024]\nreturn X @ transpose(W)",
     "gated": "X: f16[512, 4096]\nW: f16[4096, 4096]\nV: f16[4096, 4096]\nreturn silu(X @ W) * (X @ V)",
@@ -60,13 +77,21 @@ PROGRAMS = {
 SPECIALISED = {
     "linear", "stored turned", "gated", "batch", "f32", "f32, gated", "f32, by three", "f32, by three, odd rows", "f64",
     "odd rows", "attention", "grouped attention", "low rank", "low rank, activated", "one step",
+    *(f"attention, {name}" for name in MASKED),
 }  # fmt: skip
+
+
+def searched(text: str) -> Prepared:
+    """A program as it is searched: numbers of places are kernels of their own."""
+    graph = coalesced(parse(text).graph)
+    counted = {values[0] for op, values in graph.definitions() if op.kind is OpKind.ARANGE}
+    return prepare(Whole.of(graph).part(counted, graph.outputs).graph if counted else graph)
 
 
 @shared_out
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_ranking_and_planner_agree(name: str, share: int) -> None:
-    prepared, effort = prepare(parse(PROGRAMS[name]).graph), EFFORTS["quick"]
+    prepared, effort = searched(PROGRAMS[name]), EFFORTS["quick"]
     card = replace(H200, precision="3xtf32") if "by three" in name else H200
     seen: Counter[bool] = Counter()  # of each kind the planner looks at one of so many
     for configuration in configurations(prepared, effort):
@@ -96,6 +121,20 @@ def test_ranking_and_planner_agree(name: str, share: int) -> None:
                 assert [float(n[0]) for n in found] == [turns(block.program, card), stages, block.program.shared_bytes]
                 assert np.isclose(roles.us[0] + start_us(tiles, card, FITTED), instance.cost.us)
     assert seen.keys() == ({True, False} if name in SPECIALISED else {False})
+
+
+def test_what_masks_leave_out_takes_no_time() -> None:
+    """Of 16 tiles of keys rows of a window of 256 read 3, the last causal ones all; muGraphs are estimated so, too."""
+    found = []
+    for kept in ("(D >= 0) & (D < 64)", "(D >= 0) & (D < 256)", "D >= 0", "D > -2048"):
+        text = PLACES.replace("512", "2048") + f"return softmax(where({kept}, S, -inf)) @ V"
+        prepared, effort = searched(text), EFFORTS["quick"]
+        configuration = next(c for c in configurations(prepared, effort) if c.loop is not None)
+        structures = explored(prepared, configuration, effort).structures[:8]
+        instance = min((i for s in structures for i in instances(s, prepared, H200, 1)), key=lambda i: i.cost.us)
+        found.append(instance.cost.us)
+        assert written_cost(instance.graph, H200).us == pytest.approx(instance.cost.us)
+    assert found == sorted({*found}) and found[1] < 0.5 * found[-1], found
 
 
 @pytest.mark.parametrize(("depth", "loop"), [(64, 2), (128, 2), (1024, 16)])

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mirage_nb.ir import AccumKind, BlockGraph, InIterAttrs, OpKind
+from mirage_nb.ir import AccumKind, Attrs, BlockGraph, InIterAttrs, OpKind
 from mirage_nb.ir.legality import Operators
 from mirage_nb.search.saturation.values import GRID, LOOP, TILE
 from mirage_nb.tile.attention import AttentionBlock
 from mirage_nb.tile.bodies import Body, find_body
+from mirage_nb.tile.mask import Span, masks_of, span_needed
 from mirage_nb.tile.order import find_chains, groups
 from mirage_nb.tile.placement import Place, Placement, StepKind, place
 from mirage_nb.tile.products import ProductBlock
@@ -183,13 +184,23 @@ class Mask:
     operations: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chain:
     """A block that chains two products; the dimensions along which queries, keys and values may have their rows or
-    columns, one at a time."""
+    columns, one at a time; of the operands that number places, along which axis they do, and what extent that has."""
 
     found: AttentionBlock
     own: tuple[tuple[int, ...], ...]
+    numbered: Mapping[Attrs | None, tuple[str, Extent]]
+
+    @cached_property
+    def masks(self) -> bool:
+        """Whether it leaves keys out."""
+        return bool(masks_of(self.found))
+
+    def span(self, rows: tuple[int, int], keys: tuple[int, int]) -> Span:
+        """The keys that rows need, of so many tiles of such lengths."""
+        return span_needed(self.found, lambda attrs: self.numbered.get(attrs, ("", None))[0], rows, keys)
 
 
 @dataclass(frozen=True, slots=True)

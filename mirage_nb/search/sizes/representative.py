@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
-from mirage_nb.ir import HALVES, BlockGraph, DType, InIterAttrs, Op, OpKind, TensorType
+from mirage_nb.ir import HALVES, Attrs, BlockGraph, DType, InIterAttrs, Op, OpKind, TensorType
 from mirage_nb.search.axes import Layout, Prepared
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, ITER, LOOP, TILE, Type
 from mirage_nb.search.sizes.anatomy import KNOWN, Along, Chain, Extent, Mask, Moved, Outline
 from mirage_nb.search.sizes.concrete import BlockWriter, KernelSizes
 from mirage_nb.search.sizes.layouts import stored
 from mirage_nb.search.structure import KernelStructure, Source, Step
-from mirage_nb.tile.attention import AttentionBlock, find_attention
+from mirage_nb.tile.attention import KEYS, AttentionBlock, find_attention
 from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, find_product
 from mirage_nb.tile.sketch import REDUCTIONS
 from mirage_nb.tile.widen import is_multiplied, over
@@ -136,6 +136,12 @@ class _Writer(BlockWriter):
         cuts = tuple(a for a, code in enumerate(step.type) if code & BLOCK or (code and not self._reduced(a)))
         streamed = any(code & ITER for code in step.type)
         return Moved(tensor, dtype.size, self.names(value), cuts, streamed, share)
+
+    def counts(self, step: Step) -> bool:
+        """Whether a step reads numbers of places."""
+        if step.source is None or step.source.kernel is not None:
+            return False
+        return self.prepared.graph.inputs[self.prepared.tensors[step.source.index].input].places
 
     def saved(self, value: int, dtype: DType) -> Moved:
         """The tile of a value that is saved."""
@@ -255,16 +261,24 @@ def _turned(made: _Writer, product: ProductBlock) -> bool:
 
 
 def _chain(made: _Writer, found: AttentionBlock) -> Chain | None:
-    """A chain whose summed axis is whole and whose other operands number places."""
-    queries, keys, values = (_axes(made, o) for o in (found.queries, found.keys, found.values))
+    """A chain whose summed axis is whole and whose other operands number places of rows or keys."""
+    operands = found.queries, found.keys, found.values
+    queries, keys, values = (_axes(made, o) for o in operands)
     summed = queries[found.queries.axes.index(SUMMED)]
-    inputs = [values[0] for op, values in _made(made.block) if op.kind is OpKind.IN_ITER]
-    places = sum(sum(bool(code & TILE) for code in made.types[value]) == 1 for value in inputs)
-    if summed in made.kernel.grid or len(inputs) != places + 3:
+    if summed in made.kernel.grid:
         return None
+    attrs_of = {value: op.attrs for op, (value, *_) in _made(made.block)}
+    numbered: dict[Attrs | None, tuple[str, Extent]] = {}
+    for value, step in zip(made.value, made.kernel.steps, strict=True):
+        if step.source is None or attrs_of[value] in [o.attrs for o in operands]:
+            continue
+        along = [name for name in made.names(value) if isinstance(name, Along)]
+        if not made.counts(step) or len(along) != 1 or along[0].axis not in {*queries} ^ {*keys}:
+            return None
+        numbered[attrs_of[value]] = KEYS if along[0].axis in keys else ROWS, along[0]
     scored = {*queries, *keys} - {summed}
 
     def own(layout: Layout, others: set[int | None]) -> tuple[int, ...]:
         return tuple(dim for dim, axis in enumerate(layout) if axis is not None and axis not in others)
 
-    return Chain(found, (own(queries, {*keys}), own(keys, {*queries}), own(values, scored)))
+    return Chain(found, (own(queries, {*keys}), own(keys, {*queries}), own(values, scored)), numbered)

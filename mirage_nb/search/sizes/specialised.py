@@ -7,8 +7,8 @@ turns. A turn is its steps of 64 summed elements and what is computed behind the
 that the card keeps up when so many multiprocessors multiply, or its copies, if these take longer. Products of f32 and
 f64 take what `tile.rates` says of the kind of instruction that their precision stands for; plain cores with a few rows
 of a tile work beside it. An iteration of chained products takes its two products at the rate that the card keeps up, or
-its exponentials, if these take longer: the one runs while the other is computed. A point takes its iterations, and what
-is behind and in front of them.
+its exponentials, if these take longer: the one runs while the other is computed. A point takes the iterations that its
+mask needs, and what is behind and in front of them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_nb.ir import HALVES, DType, OpKind
-from mirage_nb.search.sizes.anatomy import Numbers, Truths
+from mirage_nb.ir import HALVES, DType
+from mirage_nb.search.sizes.anatomy import Chain, Numbers, Truths
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
@@ -214,12 +214,28 @@ def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers)
     if not able.any():
         return None
     stages = rules.chained_stages(rows, keys, depth, columns, target.shared_per_block)
-    # Of keys that rows see only up to themselves, they need one half, and those beside them.
-    all_keys = tiles.sizes.loop
-    halved = np.minimum(all_keys, (all_keys + rows / keys) / 2)
-    masked = any(cell.node.kind is OpKind.WHERE for cell in tiles.outline.cells)
-    iterations = halved if masked and len(tiles.outline.reads) > len(cut) else all_keys
-    return _chained_timed(tiles, target, constants, able, (rows, keys, depth, columns), stages, iterations, device)
+    lengths = {ROWS: rows, KEYS: keys}
+    for axis, name in chain.numbered.values():
+        able &= tiles.extent(name) == lengths[axis]
+    read = _read(tiles, chain, able, lengths)
+    return _chained_timed(tiles, target, constants, able, (rows, keys, depth, columns), stages, read, device)
+
+
+def _read(tiles: Tiles, chain: Chain, able: Truths, lengths: dict[str, Numbers]) -> tuple[Numbers, Numbers]:
+    """Tiles of keys that rows read, where they can be those of a mask: on average, and the most."""
+    iterations, most = tiles.sizes.loop.copy(), tiles.sizes.loop.copy()
+    if not chain.masks or not able.any():
+        return iterations, most
+    whole = {axis: name.whole(tiles.sizes) for axis, name in chain.numbered.values() if name is not None}
+    sizes = np.stack([lengths[ROWS], lengths[KEYS], tiles.sizes.loop])[:, able].astype(int)
+    each, where = np.unique(sizes, axis=1, return_inverse=True)
+    found = []
+    for height, width, loop in each.T.tolist():
+        rows = whole.get(ROWS, height) // height
+        read = chain.span((rows, height), (loop, width)).read(rows)
+        found.append((read.mean(), read.max()))
+    iterations[able], most[able] = np.array(found)[where.ravel()].T
+    return iterations, most
 
 
 def with_roles(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
@@ -244,11 +260,12 @@ def _matrix(tiles: Tiles, operand: Operand, summed: str, own: tuple[int, ...]) -
 
 def _chained_timed(
     tiles: Tiles, target: Target, constants: Constants, able: Truths, extents: tuple[Numbers, ...], stages: Numbers,
-    iterations: Numbers, device: Numbers,
+    read: tuple[Numbers, Numbers], device: Numbers,
 ) -> Specialised:  # fmt: skip
-    """What it takes; extents: rows and keys of a tile, summed elements, columns."""
+    """What it takes; extents: rows and keys of a tile, summed elements, columns; read: as of `_read`."""
     rows, keys, depth, columns = extents
     turns = np.ceil(tiles.sizes.total_blocks() / target.multiprocessors)
+    iterations = np.maximum(read[0], read[1] / turns)
     rate = constants.chained_share * target.tensor_rate * 1e6 / target.multiprocessors
     products = 2 * rows * keys * (depth + columns) / rate
     exponentials = rows * keys / constants.exponentials_us

@@ -14,15 +14,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from mirage_nb.ir import AccumAttrs, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, OutSaverAttrs
+from mirage_nb.ir import AccumAttrs, Attrs, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, OutSaverAttrs
+from mirage_nb.ir.places import numbered
 from mirage_nb.ir.windows import shares, windows
-from mirage_nb.search.sizes.anatomy import Chain, Fixed, Mask, Moved, Outline, Sizes
+from mirage_nb.search.sizes.anatomy import Chain, Extent, Fixed, Mask, Moved, Outline, Sizes
 from mirage_nb.search.sizes.cost import Cost, best_variant, estimate
 from mirage_nb.search.sizes.library import library_steps
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, Variant
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
-from mirage_nb.tile.attention import KEYS, find_attention
+from mirage_nb.tile.attention import KEYS, AttentionBlock, counters_of, find_attention
+from mirage_nb.tile.mask import places_of
 from mirage_nb.tile.products import COLUMNS, ROWS, find_product
 from mirage_nb.tile.thread_graph import flat
 from mirage_nb.tile.widen import widen
@@ -56,19 +58,20 @@ def likely_variant(graph: KernelGraph, target: Target) -> Variant:
 @dataclass(frozen=True, slots=True)
 class _Written:
     """A generated kernel. tensors: a number for each operand, the same for what is the same tensor; shares: of the
-    bytes of each, those that it has for itself; literals: operands that are one number; follows: whether it reads what
-    a kernel before it wrote."""
+    bytes of each, those that it has for itself; literals: operands that are one number; counted: those that number
+    places; follows: whether it reads what a kernel before it wrote."""
 
     block: BlockGraph
     tensors: tuple[int, ...]
     shares: tuple[float, ...]
     literals: frozenset[int]
+    counted: frozenset[int]
     follows: bool
 
     def tiles(self) -> Tiles:
         """What the cost model looks at."""
         operands = [*zip(self.tensors, self.shares, strict=True)]
-        return _tiles(self.block, operands, self.literals, follows=self.follows)
+        return _tiles(self.block, operands, self.literals, self.counted, follows=self.follows)
 
 
 @lru_cache(maxsize=KNOWN)
@@ -80,6 +83,7 @@ def _cost(kernel: _Written, target: Target) -> Cost:
 def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
     graph = widen(graph)
     roots, uniform, left, seen = [*range(len(graph.types))], graph.uniform(), set[int](), windows(graph)
+    places = numbered(graph)
     found: list[tuple[int, _Written | None]] = []
     for op, values in graph.definitions():
         if values[0] in uniform:
@@ -88,10 +92,11 @@ def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
             roots[values[0]] = roots[op.inputs[0]]
         elif isinstance(op.body, BlockGraph):
             literals = frozenset(arg for arg, value in enumerate(op.inputs) if value in uniform)
+            counted = frozenset(arg for arg, value in enumerate(op.inputs) if value in places)
             tensors = [roots[value] for value in op.inputs]
             numbers, own = tuple(map(tensors.index, tensors)), shares(graph, op.inputs, seen, roots)
             behind = {*tensors, *(roots[seen[value].base] for value in op.inputs if value in seen)}
-            found.append((values[0], _Written(op.body, numbers, own, literals, not left.isdisjoint(behind))))
+            found.append((values[0], _Written(op.body, numbers, own, literals, counted, not left.isdisjoint(behind))))
             left.update(values)
         else:
             found.append((values[0], None))
@@ -99,9 +104,10 @@ def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
 
 
 def _tiles(
-    block: BlockGraph, tensors: Sequence[tuple[int, float]], literals: frozenset[int], *, follows: bool
-) -> Tiles:
-    """The tiles of a block over these tensors, some of which are one number."""
+    block: BlockGraph, tensors: Sequence[tuple[int, float]], literals: frozenset[int], counted: frozenset[int], *,
+    follows: bool,
+) -> Tiles:  # fmt: skip
+    """The tiles of a block over these tensors, some of which are one number, or number places."""
     made = _Plain.of(block, literals)
     plain = made.block
     ends, loop = made.ends, plain.loop
@@ -116,7 +122,9 @@ def _tiles(
     chain = None
     if attention is not None:
         operands = zip((attention.queries, attention.keys, attention.values), OWN, strict=True)
-        chain = Chain(attention, tuple((operand.axes.index(axis),) for operand, axis in operands))
+        numbers = _numbers(attention, counted, literals)
+        if numbers is not None:
+            chain = Chain(attention, tuple((operand.axes.index(axis),) for operand, axis in operands), numbers)
     operators = [(op.kind, op.inputs, values) for op, values in plain.definitions()]
     outline = Outline(
         plain, (operators, tuple(t.dtype.size for t in plain.types)), literals, frozenset(made.heads),
@@ -126,6 +134,22 @@ def _tiles(
     )  # fmt: skip
     grid = {place: np.array([float(parts)]) for place, parts in enumerate(plain.grid)}
     return Tiles(outline, Sizes((), grid, np.array([float(loop)])))
+
+
+def _numbers(
+    made: AttentionBlock, counted: Collection[int], literals: Collection[int]
+) -> dict[Attrs | None, tuple[str, Extent]] | None:
+    """What the operands of a chain number that are no matrices; None where one does not, or blocks share what a
+    planner does not let them share."""
+    counters, block = counters_of(made), made.block
+    operands = [o.attrs for o in (made.queries, made.keys, made.values)]
+    reads = [op.attrs for op in block.ops if isinstance(op.attrs, InIterAttrs) and op.attrs.arg not in literals]
+    found: dict[Attrs | None, tuple[str, Extent]] = {}
+    for attrs in reads:
+        if attrs not in operands:
+            axis = places_of(made, counted, counters, attrs) if counters is not None else ""
+            found[attrs] = axis, Fixed(max(block.tile_shape(attrs)), max(block.args[attrs.arg].shape))
+    return found if counters is not None and all(axis for axis, _ in found.values()) else None
 
 
 def _read(block: BlockGraph, attrs: InIterAttrs, tensors: Sequence[tuple[int, float]]) -> Moved:

@@ -2,14 +2,15 @@
 
 In: an `AttentionBlock`, and what the block graph does not say; of its mask, nodes over numbered places of rows and
 keys, and how long tiles are. Out: the node, the axis of an operand, a `Span`, which says for every tile of rows how
-many tiles of keys it needs, from the first one on, and how many of the last of these are masked at all. Invariant: what
-is left out is wholly masked, and has weights of zero, since nothing but the masked scores is raised; what is not
-evaluated is wholly kept; the bounds of a mask over a tile come from the bounds of what it is computed of.
+many tiles of keys it needs, from the first one on, and how many of the last of these are masked at all. The planner
+asks it of one size of tiles, the ranking of many. Invariant: what is left out is wholly masked, and has weights of
+zero, since nothing but the masked scores is raised; what is not evaluated is wholly kept; the bounds of a mask over a
+tile come from the bounds of what it is computed of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -19,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.ir import ApplyAttrs, ConstAttrs, InIterAttrs, OpKind, WhereAttrs, formula
-from mirage_nb.optimize.product_program import Given
 from mirage_nb.tile.attention import KEYS, AttentionBlock
 from mirage_nb.tile.products import ROWS
 from mirage_nb.tile.written_out import Node, WrittenOut
@@ -43,6 +43,11 @@ class Span:
     masked: int
     most: int | None = None
     first: int = 0
+
+    def read(self, rows: int) -> NDArray[np.int64]:
+        """How many tiles of keys each of so many tiles of rows reads."""
+        needed = self.slope * np.arange(rows) + self.base
+        return needed if self.most is None else np.minimum(needed, self.most)
 
 
 def _add(x: Bounds, y: Bounds) -> Bounds:
@@ -138,10 +143,11 @@ def span_of(bounds: Bounds, rows: int, keys: int) -> Span:
     return Span(slope, int(ends[0]), last, reach, reach - last - int(np.argmax([*asked[last:], True])))
 
 
-def places_of(made: AttentionBlock, given: Given, counters: tuple[str, ...], attrs: InIterAttrs) -> str:
-    """The axis whose places an operand numbers; "" if it does not."""
+def places_of(made: AttentionBlock, numbered: Collection[int], counters: Sequence[str], attrs: InIterAttrs) -> str:
+    """The axis whose places an operand numbers, if it is one of those; "" if it does not."""
     long = [dim for dim, extent in enumerate(made.block.tile_shape(attrs)) if extent > 1]
-    if attrs.arg not in given.places or len(long) != 1 or any(made.block.overhanging(attrs)):
+    lined = sum(extent > 1 for extent in made.block.args[attrs.arg].shape) == 1
+    if not lined or attrs.arg not in numbered or len(long) != 1 or any(made.block.overhanging(attrs)):
         return ""
     cut = [counters[g] for g, dim in enumerate(attrs.imap) if dim == long[0] and made.block.grid[g] > 1]
     if attrs.fmap == long[0]:
@@ -169,20 +175,20 @@ def masks_of(made: AttentionBlock) -> tuple[int, ...]:
     return tuple(chain)
 
 
-def span_needed(made: AttentionBlock, given: Given, counters: tuple[str, ...]) -> Span:
-    """The keys that rows need."""
+def span_needed(
+    made: AttentionBlock, axis_of: Callable[[InIterAttrs], str], rows: tuple[int, int], keys: tuple[int, int]
+) -> Span:
+    """The keys that rows need. axis_of: the axis whose places an operand numbers; rows, keys: how many tiles there are
+    of each, and how long they are."""
     masks = masks_of(made)
-    rows = made.block.grid[counters.index(ROWS)] if ROWS in counters else 1
     if not masks:
-        return Span(0, made.block.loop, 0)
+        return Span(0, keys[0], 0)
+    numbers = {ROWS: places(*rows, rows=True), KEYS: places(*keys, rows=False)}
 
     def leaf(node: int) -> Bounds | None:
         attrs = made.written.nodes[node].attrs
         assert isinstance(attrs, InIterAttrs)
-        axis = places_of(made, given, counters, attrs)
-        if axis == ROWS:
-            return places(rows, made.rows, rows=True)
-        return places(made.block.loop, made.step, rows=False) if axis == KEYS else None
+        return numbers.get(axis_of(attrs))
 
     every = (bounds_of(made.written, made.written.nodes[mask].inputs[0], leaf) for mask in masks)
-    return span_of(reduce(_multiply, (UNKNOWN if one is None else one for one in every)), rows, made.block.loop)
+    return span_of(reduce(_multiply, (UNKNOWN if one is None else one for one in every)), rows[0], keys[0])

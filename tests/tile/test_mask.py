@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.ir import ApplyAttrs, OpKind
-from mirage_nb.optimize.mask import UNKNOWN, Span, _multiply, bounds_of, places, span_of
+from mirage_nb.tile.mask import UNKNOWN, Span, _multiply, bounds_of, places, span_of
 from mirage_nb.tile.written_out import Node, WrittenOut
 
 STEP = ApplyAttrs("compared", "step(x)")
