@@ -22,6 +22,7 @@ from mirage_nb.errors import TraceError
 from mirage_nb.frontend.aten import NUMBERS, WHOLE
 from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.fixed import Fixed, drop_empty
+from mirage_nb.frontend.fourier import WHOLE as PARTS
 from mirage_nb.frontend.spelled import multilabel_margin_loss
 from mirage_nb.frontend.translate import Translation, names_of, typed
 from mirage_nb.lang import TensorProgram
@@ -91,7 +92,7 @@ def from_torch(
     inputs = tuple(example_inputs) if isinstance(example_inputs, list | tuple) else (example_inputs,)
     called = name or (type(module).__name__ if isinstance(module, torch.nn.Module) else getattr(module, "__name__", ""))
     exported = _exported(module, inputs, dict(keywords or {}))
-    lift_complex(exported.graph)
+    lift_complex(exported.graph, PARTS)
     drop_empty(exported.graph)
     translation = Translation(rows=WHOLE, is_whole=True)
     signature = exported.graph_signature
@@ -221,6 +222,8 @@ def _untold(node: Any, translation: Translation) -> TraceError:
     """Why an output has no value: the first operator of the program on the way to it that has none."""
     if not hasattr(node, "op"):
         return TraceError(f"it returns {node!r}, which is no tensor", hint="return tensors")
+    if (held := node.meta["val"].dtype).is_complex:
+        return TraceError(f"output {node.name} is of type {held}", hint="return torch.view_as_real of it, or its parts")
     seen = [node]
     for one in seen:
         seen.extend(n for n in one.all_input_nodes if n in translation.left and n not in seen)

@@ -58,7 +58,7 @@ class Translation:
             shape, dtype = typed(node)
             if isinstance(node.meta["val"], tuple | list):
                 raise Left(f"{node.target} is not in the table of operators")
-            if self.is_whole and node.meta["val"].is_complex() and _read_as_pairs(node):
+            if self.is_whole and _is_complex(node) and _read_as_pairs(node):
                 shape, dtype = (*shape, 2), DType.F32
             elif self.is_whole and (logical(node) or _read_as_numbers(node)):
                 dtype = DType.F32
@@ -92,7 +92,7 @@ class Translation:
             made: Result = held[index].term
         else:
             row = self.rows.get(str(node.target))
-            if row is None:
+            if row is None or _is_complex(node):
                 raise Left(_absent(node))
             shape, dtype = typed(node)
             if (held := _dtype(node)) in NARROW and not (str(node.target) in WITHIN or _is_counted(node)):
@@ -153,6 +153,10 @@ class Translation:
         return promote(held, wanted) is not held
 
 
+def _is_complex(node: Any) -> bool:
+    return _dtype(node).startswith("torch.complex")
+
+
 def _read_as_pairs(node: Any) -> bool:
     """Whether a complex tensor is read as real numbers alone."""
     return all(str(user.target) == "aten.view_as_real.default" for user in node.users)
@@ -184,6 +188,8 @@ def _absent(node: Any) -> str:
         return f"{name} draws random numbers"
     if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
         return f"{name}: what comes of it, or how many elements, depends on values"
+    if _is_complex(node):
+        return f"{name} makes complex numbers, which are not taken apart here"
     if name in WHOLE:
         return f"{name} stays PyTorch's in a model, which has it as fast"
     return OWN.get(name, f"{name} is not in the table of operators")
@@ -197,7 +203,7 @@ def _is_counted(node: Any) -> bool:
 
 def _dtype(node: Any) -> str:
     """The element type of a node's result, or of its results."""
-    held = node.meta["val"]
+    held = node.meta.get("val")
     return str(getattr(held[0] if isinstance(held, tuple | list) else held, "dtype", ""))
 
 

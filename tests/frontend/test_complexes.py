@@ -67,6 +67,37 @@ def test_programs_are_pytorchs(name: str) -> None:
     np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-5, atol=1e-5)
 
 
+def filtered(x: Tensor) -> Tensor:
+    """A layer of a neural operator: low frequencies alone, mixed between channels."""
+    seen, made = torch.fft.rfft2(x.view(3, 2, 2, 2), norm="ortho"), torch.zeros(3, 2, 2, 2, dtype=torch.cfloat)
+    mixed = torch.full((2, 2), 1 - 2j)
+    made[..., :1] = torch.einsum("bixy,io->boxy", seen[..., :1], mixed)
+    return torch.fft.irfft2(made, s=(2, 2), norm="ortho")
+
+
+TRANSFORMED: dict[str, Callable[[Tensor], Tensor]] = {
+    "a convolution": lambda x: torch.fft.irfft(torch.fft.rfft(x, n=16) * torch.fft.rfft(x, n=16).conj(), n=16),
+    "odd extents": lambda x: torch.fft.irfft(torch.fft.rfft(x, n=7, norm="forward"), n=7) + torch.fft.hfft(x, n=7),
+    "a filter": lambda x: torch.fft.ifft(torch.fft.fft(x) * (torch.fft.fftfreq(8).abs() < 0.25)).real,
+    "several axes": lambda x: torch.fft.ifftn(torch.fft.fftn(x.view(3, 2, 4)) / torch.arange(1, 5), dim=(1, 2)).imag,
+    "windows": lambda x: torch.stft(x, 4, 2, window=torch.hann_window(4), return_complex=True).abs().log1p(),
+    "an operator": filtered,
+    "angles": lambda x: (torch.fft.fft(x) / (torch.fft.fft(x.flip(0)) + 9)).angle() * torch.fft.rfft(x).norm(),
+    "products": lambda x: (torch.fft.fft(x) @ torch.fft.fft(x).mH).real + (torch.fft.fft(x) ** 2).imag.sum(),
+    "parts": lambda x: sum(z.abs() for z in torch.cat([torch.fft.fft(x), torch.fft.fft(x).conj()], 1).chunk(2, -1)),
+    "choices": lambda x: torch.where(torch.fft.rfft(x).abs() > 1, torch.fft.rfft(x), 0).real.cumsum(0),
+    "ones": lambda x: torch.view_as_real(pairs(x) * torch.ones(4, dtype=torch.cfloat)),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_whole_programs_transform_and_take_more_apart(name: str) -> None:
+    x = torch.randn(3, 8)
+    program = mirage_nb.from_torch(lambda x: TRANSFORMED[name](x) * 2, (x,))
+    (found,) = evaluate(program.graph, [t.double().numpy() for t in program.arguments(x)])
+    np.testing.assert_allclose(found, TRANSFORMED[name](x).numpy() * 2, rtol=1e-4, atol=1e-4)
+
+
 def test_what_is_computed_in_steps_is_taken_apart_once() -> None:
     def model(x: Tensor) -> list[Tensor]:
         z = pairs(x)
