@@ -25,51 +25,22 @@ namespace detail {
 template <int N>
 struct WgmmaTf32;
 
-#define MIRAGE_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define MIRAGE_D16(i) MIRAGE_D4(i), MIRAGE_D4(i + 4), MIRAGE_D4(i + 8), MIRAGE_D4(i + 12)
-#define MIRAGE_A4 "r"(float_bits(a[0])), "r"(float_bits(a[1])), "r"(float_bits(a[2])), "r"(float_bits(a[3]))
+// One shape, of the registers that `warpgroup_wgmma.cuh` has for it.
+#define MIRAGE_WGMMA_TF32(N, REGISTERS, OUTPUTS, P0, P1, P2, P3, P4)                                               \
+  template <>                                                                                                      \
+  struct WgmmaTf32<N> {                                                                                            \
+    static MIRAGE_DEVICE void run(float (&d)[N / 2], const float (&a)[4], uint64_t b) {                            \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" REGISTERS "}, {%" #P0 ", %" #P1     \
+                   ", %" #P2 ", %" #P3 "}, %" #P4 ", 1, 1, 1;"                                                     \
+                   : MIRAGE_LIST(OUTPUTS)                                                                          \
+                   : "r"(float_bits(a[0])), "r"(float_bits(a[1])), "r"(float_bits(a[2])), "r"(float_bits(a[3])),   \
+                     "l"(b));                                                                                      \
+    }                                                                                                              \
+  };
 
-template <>
-struct WgmmaTf32<32> {
-  static MIRAGE_DEVICE void run(float (&d)[16], const float (&a)[4], uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-        "}, {%16, %17, %18, %19}, %20, 1, 1, 1;"
-        : MIRAGE_D16(0)
-        : MIRAGE_A4, "l"(b));
-  }
-};
-template <>
-struct WgmmaTf32<64> {
-  static MIRAGE_DEVICE void run(float (&d)[32], const float (&a)[4], uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-        "}, {%32, %33, %34, %35}, %36, 1, 1, 1;"
-        : MIRAGE_D16(0), MIRAGE_D16(16)
-        : MIRAGE_A4, "l"(b));
-  }
-};
-template <>
-struct WgmmaTf32<128> {
-  static MIRAGE_DEVICE void run(float (&d)[64], const float (&a)[4], uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, {%64, %65, %66, %67}, %68, 1, 1, 1;"
-        : MIRAGE_D16(0), MIRAGE_D16(16), MIRAGE_D16(32), MIRAGE_D16(48)
-        : MIRAGE_A4, "l"(b));
-  }
-};
-
-#undef MIRAGE_D4
-#undef MIRAGE_D16
-#undef MIRAGE_A4
+MIRAGE_WGMMA_TF32(32, MIRAGE_TEXT32, (MIRAGE_OUT32), 16, 17, 18, 19, 20)
+MIRAGE_WGMMA_TF32(64, MIRAGE_TEXT64, (MIRAGE_OUT64), 32, 33, 34, 35, 36)
+MIRAGE_WGMMA_TF32(128, MIRAGE_TEXT128, (MIRAGE_OUT128), 64, 65, 66, 67, 68)
 
 }  // namespace detail
 
