@@ -186,7 +186,22 @@ class MulDistributes(_ByProducts):
         return self.marked(e) if self.algebra.total(e) > 1 else e
 
 
-class DivDistributes(Model):
+class _ByQuotients(Model):
+    """Marks are made by quotients alone, and products have none: `mul_div` brings them to what is marked otherwise."""
+
+    def as_factor(self, e: Expr) -> Expr:
+        """Without marks."""
+        return self.bare(e)
+
+    def reaches(self, oracle: Oracle, e: Expr) -> bool:
+        """Whether e can become a part of what `oracle` was made for: as it is, or multiplied."""
+        divided, multiplied = partial(self.divided, oracle), partial(self.multiplied, oracle)
+        return self.found(oracle, e, lambda cofactor: bool(cofactor % self.mark) or divided(cofactor)) or self.found(
+            oracle, self.bare(e), multiplied
+        )
+
+
+class DivDistributes(_ByQuotients):
     """An addition is marked when it is divided, unless it is a product: then `mul_div` and `mul_distributes` divide its
     terms as well. Products have no marks for the same reason."""
 
@@ -206,18 +221,9 @@ class DivDistributes(Model):
             return e
         return self._each(e, self._with) if len(factor(flats, tuple(sorted(variables)))) == 1 else e
 
-    def as_factor(self, e: Expr) -> Expr:
-        """Without marks."""
-        return self.bare(e)
-
     def reaches(self, oracle: Oracle, e: Expr) -> bool:
-        """Whether e can become a part of what `oracle` was made for."""
-        divided, multiplied = partial(self.divided, oracle), partial(self.multiplied, oracle)
-        return (
-            self.found(oracle, e, lambda cofactor: bool(cofactor % self.mark) or divided(cofactor))
-            or self.found(oracle, self.marked(e), divided)
-            or self.found(oracle, self.bare(e), multiplied)
-        )
+        """Whether e can become a part, divided as a whole as well."""
+        return super().reaches(oracle, e) or self.found(oracle, self.marked(e), partial(self.divided, oracle))
 
 
 class MulDiv(_ByProducts):
@@ -258,7 +264,7 @@ class SumAdd(Model):
         )
 
 
-class SumDiv(Model):
+class SumDiv(_ByQuotients):
     """A sum over an axis is marked when it is divided, unless it has other factors: then `mul_div` and `sum_mul` bring
     the division under the sum as well. Products have no marks for the same reason."""
 
@@ -266,19 +272,10 @@ class SumDiv(Model):
         """Its lone sums marked."""
         return self._each(e, lambda m: self._with(m) if self._is_lone_sum(m) else m)
 
-    def as_factor(self, e: Expr) -> Expr:
-        """Without marks."""
-        return self.bare(e)
-
     def reaches(self, oracle: Oracle, e: Expr) -> bool:
         """Whether e can become a part of what `oracle` was made for. Of several terms some may get other factors in
         sums that are still to come, so their marks say nothing."""
-        divided, multiplied = partial(self.divided, oracle), partial(self.multiplied, oracle)
-        return (
-            not self._is_single(e)
-            or self.found(oracle, e, lambda cofactor: bool(cofactor % self.mark) or divided(cofactor))
-            or self.found(oracle, self.bare(e), multiplied)
-        )
+        return not self._is_single(e) or super().reaches(oracle, e)
 
     def _is_lone_sum(self, m: int) -> bool:
         atoms = [self.table.atoms[p] for p in self.table.monomials[m].atoms if p != self.mark]
