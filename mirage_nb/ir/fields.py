@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from fractions import Fraction
 from typing import Any
@@ -58,6 +58,7 @@ INDEX_LIMIT = 2**31
 """Of elements of a tensor that generated kernels read or write: their offsets have 32 bits."""
 MAX_LOOP = 2**20
 MAX_NAME = 200
+MAX_LIST = 4096
 LARGEST = Fraction(sys.float_info.max)
 _NUMBER = re.compile(r"-?[0-9]+(/[0-9]+)?\Z", re.ASCII)
 
@@ -108,6 +109,28 @@ def name(value: Plain) -> str:
     if any("\ud800" <= c <= "\udfff" for c in value):
         raise FormatError(f"the name {value!a} has half a character, which nothing can print")
     return value
+
+
+def listed(plain: object, what: str, most: int = MAX_LIST) -> list[Any]:
+    """A list that is not too long."""
+    if not isinstance(plain, list):
+        raise FormatError(f"{what}: {shown(plain)} is not a list")
+    if len(plain) > most:
+        raise ProgramSizeError(f"{what}: {len(plain)} entries; at most {most}")
+    return plain
+
+
+def record(plain: object, what: str, wanted: Sequence[str] = (), optional: Sequence[str] | None = ()) -> dict[str, Any]:
+    """An object with these keys, and others that it may have (None: any)."""
+    if not isinstance(plain, dict):
+        raise FormatError(f"{what}: {shown(plain)} is not an object")
+    for key in wanted:
+        if key not in plain:
+            raise FormatError(f"{what} needs {key!r}")
+    for key in plain if optional is not None else ():
+        if key not in wanted and key not in optional:
+            raise FormatError(f"{what} has no {shown(key)}", hint=f"it has {', '.join((*wanted, *optional))}")
+    return plain
 
 
 def fraction(value: Plain) -> Fraction:

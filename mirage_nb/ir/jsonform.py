@@ -12,16 +12,18 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_nb.errors import FormatError, GraphError, MirageError, ProgramSizeError
-from mirage_nb.ir.dtypes import DTYPE_NAMES, TensorType
+from mirage_nb.ir.dtypes import TensorType
 from mirage_nb.ir.fields import (
+    DTYPE,
     INPUT_WORDS,
     INT,
     MAX_OPERATORS,
-    Plain,
     check_launch,
     check_size,
+    listed,
     name,
     read_attrs,
+    record,
     several,
     shown,
     whole,
@@ -99,12 +101,12 @@ def parse_json(text: str) -> KernelGraph:
 
 def from_plain(plain: object) -> KernelGraph:
     """The kernel graph in nested dicts and lists. Raises FormatError, ProgramSizeError."""
-    top = _record(plain, "the graph", ("schema", "version", "inputs", "operators", "outputs"))
+    top = record(plain, "the graph", ("schema", "version", "inputs", "operators", "outputs"))
     if top["schema"] != SCHEMA or top["version"] != VERSION or isinstance(top["version"], bool):
         raise FormatError(f"schema {shown(top['schema'])} {shown(top['version'])}; this reads {SCHEMA} {VERSION}")
-    inputs = [_input(item) for item in _list(top["inputs"], "inputs")]
+    inputs = [_input(item) for item in listed(top["inputs"], "inputs")]
     graph = _Reader().fill(KernelGraph.start(*inputs), top["operators"])
-    outputs = [_record(item, "an output", ("value", "name")) for item in _list(top["outputs"], "outputs")]
+    outputs = [record(item, "an output", ("value", "name")) for item in listed(top["outputs"], "outputs")]
     if not outputs:
         return graph
     try:
@@ -114,22 +116,20 @@ def from_plain(plain: object) -> KernelGraph:
 
 
 def _input(item: object) -> Input:
-    record = _record(item, "an input", ("name", "dtype", "shape"), ("dims", "size", *INPUT_WORDS))
-    dtype = DTYPE_NAMES.get(record["dtype"]) if isinstance(record["dtype"], str) else None
-    if dtype is None:
-        raise FormatError(f"unknown element type {shown(record['dtype'])}")
-    shape = SHAPE.read(record["shape"])
+    held = record(item, "an input", ("name", "dtype", "shape"), ("dims", "size", *INPUT_WORDS))
+    shape = SHAPE.read(held["shape"])
     if any(extent < 1 for extent in shape):
         raise FormatError("extents are at least 1")
-    dims = tuple(name(called) for called in _list(record.get("dims", []), "dims"))
+    dims = tuple(name(called) for called in listed(held.get("dims", []), "dims"))
     if dims and len(dims) != len(shape):
         raise FormatError(f"{len(dims)} names for {len(shape)} dimensions")
-    known = {word: record.get(word, False) for word in INPUT_WORDS}
+    known = {word: held.get(word, False) for word in INPUT_WORDS}
     for word, said in known.items():
         if not isinstance(said, bool):
             raise FormatError(f"{word} is true or false, not {shown(said)}")
     try:
-        found = Input(name(record["name"]), TensorType(shape, dtype), dims, _size(record.get("size")), **known)
+        type_ = TensorType(shape, DTYPE.read(held["dtype"]))
+        found = Input(name(held["name"]), type_, dims, _size(held.get("size")), **known)
     except GraphError as error:
         raise FormatError(error.message) from error
     check_size(found.type.shape)
@@ -139,7 +139,7 @@ def _input(item: object) -> Input:
 def _size(item: object) -> Size | None:
     if item is None:
         return None
-    parts = _list(item, "a size")
+    parts = listed(item, "a size")
     if len(parts) != 3:
         raise FormatError("a size is a name, its least extent and its largest")
     return Size(name(parts[0]), whole(parts[1]), whole(parts[2]))
@@ -153,7 +153,7 @@ class _Reader:
 
     def fill(self, graph: G, operators: object) -> G:
         """The graph with all operators of a list."""
-        for number, item in enumerate(_list(operators, "operators")):
+        for number, item in enumerate(listed(operators, "operators")):
             self.operators += 1
             if self.operators > MAX_OPERATORS:
                 raise ProgramSizeError(f"more than {MAX_OPERATORS} operators")
@@ -168,53 +168,27 @@ class _Reader:
         return graph
 
     def _operator(self, graph: Graph, item: object) -> Op:
-        record = _record(item, "an operator", ("kind", "operands"), ("attrs", "block", "thread"))
-        kind = KINDS.get(record["kind"]) if isinstance(record["kind"], str) else None
+        held = record(item, "an operator", ("kind", "operands"), ("attrs", "block", "thread"))
+        kind = KINDS.get(held["kind"]) if isinstance(held["kind"], str) else None
         if kind is None:
-            raise FormatError(f"unknown operator {shown(record['kind'])}")
-        operands = tuple(whole(v) for v in _list(record["operands"], "operands"))
+            raise FormatError(f"unknown operator {shown(held['kind'])}")
+        operands = tuple(whole(v) for v in listed(held["operands"], "operands"))
         if any(not 0 <= v < len(graph.types) for v in operands):
             raise FormatError(f"{kind.value} reads a value that is not defined before it")
         types = tuple(graph.types[v] for v in operands)
         body: BlockGraph | ThreadGraph | None = None
         if kind is OpKind.GRAPH and isinstance(graph, KernelGraph):
-            block = _record(record.get("block"), "a block graph", ("grid", "loop", "operators"))
+            block = record(held.get("block"), "a block graph", ("grid", "loop", "operators"))
             grid, loop = SHAPE.read(block["grid"]), whole(block["loop"])
             check_launch(grid, loop)
             body = self.fill(BlockGraph.start(types, grid, loop), block["operators"])
         elif kind is OpKind.FUSED and isinstance(graph, BlockGraph):
-            thread = _record(record.get("thread"), "a thread graph", ("operators", "outputs"))
+            thread = record(held.get("thread"), "a thread graph", ("operators", "outputs"))
             chain = self.fill(ThreadGraph.start(types), thread["operators"])
-            outputs = tuple(whole(v) for v in _list(thread["outputs"], "outputs"))
+            outputs = tuple(whole(v) for v in listed(thread["outputs"], "outputs"))
             if any(not 0 <= v < len(chain.types) for v in outputs):
                 raise FormatError("a thread graph returns a value that is not defined")
             body = chain.returning(outputs)
-        if body is None and ("block" in record or "thread" in record):
+        if body is None and ("block" in held or "thread" in held):
             raise FormatError(f"{kind.value} has no graph of its own here")
-        return Op(kind, operands, read_attrs(kind, _attrs(record.get("attrs", {}))), body)
-
-
-def _attrs(plain: object) -> dict[str, Plain]:
-    if not isinstance(plain, dict):
-        raise FormatError(f"attrs {shown(plain)} is not an object")
-    return plain
-
-
-def _list(plain: object, what: str) -> list[Any]:
-    if not isinstance(plain, list):
-        raise FormatError(f"{what}: {shown(plain)} is not a list")
-    if len(plain) > MAX_OPERATORS:
-        raise ProgramSizeError(f"{what}: {len(plain)} entries; at most {MAX_OPERATORS}")
-    return plain
-
-
-def _record(plain: object, what: str, wanted: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Any]:
-    if not isinstance(plain, dict):
-        raise FormatError(f"{what}: {shown(plain)} is not an object")
-    for key in wanted:
-        if key not in plain:
-            raise FormatError(f"{what} needs {key!r}")
-    for key in plain:
-        if key not in wanted and key not in optional:
-            raise FormatError(f"{what} has no {shown(key)}", hint=f"it has {', '.join((*wanted, *optional))}")
-    return plain
+        return Op(kind, operands, read_attrs(kind, record(held.get("attrs", {}), "attrs", optional=None)), body)

@@ -8,14 +8,14 @@ takes bounded work and memory whatever the text is, and raises FormatError or Pr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
 from mirage_nb.errors import FormatError, ProgramSizeError, ProofError
-from mirage_nb.ir.fields import fraction, name, shown, whole
+from mirage_nb.ir.fields import MAX_LIST, fraction, listed, name, record, shown, whole
 from mirage_nb.typed import typed
 from mirage_nb.verify.proof.axioms import AXIOMS, Properties
 from mirage_nb.verify.proof.terms import (
@@ -39,7 +39,6 @@ FIELDS = ("schema", "version", "outputs", "literal", "properties", "terms", "ste
 MAX_TEXT = 2_000_000
 MAX_TERMS = 50_000
 MAX_STEPS = 20_000
-MAX_LIST = 4096
 MAX_INDEX = 10_000_000
 """The largest number of an index, but for its sign."""
 MAX_LABEL = 250
@@ -162,7 +161,7 @@ class Proof:
         except (ValueError, RecursionError) as error:
             raise FormatError(f"no proof, not JSON: {shown(str(error))}", hint="as Proof.to_json writes it") from error
         top = {"these_sizes": False, **_mapping(plain, "a proof")}
-        _record(top, "a proof", (*FIELDS, "these_sizes"))
+        record(top, "a proof", (*FIELDS, "these_sizes"))
         if (top["schema"], top["version"]) != (SCHEMA, VERSION) or isinstance(top["version"], bool):
             raise FormatError(f"schema {shown(top['schema'])} {shown(top['version'])}; this reads {SCHEMA} {VERSION}")
         try:
@@ -170,12 +169,12 @@ class Proof:
                 terms = _terms(top["terms"])
         except ProofError as error:
             raise FormatError(error.message, hint=error.hint) from error
-        steps = tuple(_step(item, terms) for item in _list(top["steps"], "steps", MAX_STEPS))
+        steps = tuple(_step(item, terms) for item in listed(top["steps"], "steps", MAX_STEPS))
         properties = {
-            name(function): frozenset(map(name, _list(names, "properties")))
+            name(function): frozenset(map(name, listed(names, "properties")))
             for function, names in _mapping(top["properties"], "properties").items()
         }
-        outputs = tuple(map(whole, _list(top["outputs"], "outputs")))
+        outputs = tuple(map(whole, listed(top["outputs"], "outputs")))
         return Proof(steps, outputs, _flag(top["literal"]), MappingProxyType(properties), _flag(top["these_sizes"]))
 
 
@@ -210,8 +209,10 @@ def _terms(plain: object) -> list[Term]:
     found: list[Term] = []
     depths: list[int] = []
     kinds = {kind.value: kind for kind in Kind}
-    for row in _list(plain, "terms", MAX_TERMS):
-        kind, data, *places = _list(row, "a term") if isinstance(row, list) and len(row) > 1 else (None, None)
+    for row in listed(plain, "terms", MAX_TERMS):
+        kind, data, *places = (
+            listed(row, "a term") if isinstance(row, list) and len(row) > 1 else (None, None)
+        )
         if not isinstance(kind, str) or kind not in kinds:
             raise FormatError(f"{shown(row)} is not a term")
         if any(not 0 <= whole(place) < len(found) for place in places):
@@ -235,11 +236,11 @@ def _term(kind: Kind, data: object, args: tuple[Term, ...]) -> Term:
         case Kind.NUM:
             return num(_numeral(data))
         case Kind.SYM:
-            label, sign = _list(data, "a symbol", 2)
+            label, sign = _pair(data, "a symbol")
             return sym(name(label), _flag(sign))
         case Kind.IN:
-            label, index = _list(data, "an element", 2)
-            return entry(name(label), tuple(_digits(digits, 0) for digits in _list(index, "an index")))
+            label, index = _pair(data, "an element")
+            return entry(name(label), tuple(_digits(digits, 0) for digits in listed(index, "an index")))
         case Kind.FN:
             return fn(_text(data), *args)
         case Kind.SUM | Kind.MAX | Kind.RESCALED:
@@ -265,8 +266,8 @@ def _digits(plain: object, depth: int) -> tuple[Digit, ...]:
     if depth > MAX_NESTING:
         raise ProgramSizeError(f"an index that is nested more than {MAX_NESTING} deep")
     found: list[Digit] = []
-    for item in _list(plain, "digits"):
-        label, rest = _list(item, "a digit", 2)
+    for item in listed(plain, "digits"):
+        label, rest = _pair(item, "a digit")
         if isinstance(rest, list):
             if label not in ("L", "R"):
                 raise FormatError(f"{shown(label)} is not a side")
@@ -277,11 +278,11 @@ def _digits(plain: object, depth: int) -> tuple[Digit, ...]:
 
 
 def _indices(plain: object) -> tuple[Var, ...]:
-    return tuple(_index(item) for item in _list(plain, "indices"))
+    return tuple(_index(item) for item in listed(plain, "indices"))
 
 
 def _index(item: object) -> Var:
-    label, number = _list(item, "an index", 2)
+    label, number = _pair(item, "an index")
     if not isinstance(label, str) or len(label) > MAX_LABEL:
         raise FormatError(f"{shown(label)} is not a part of an axis")
     if not 0 < -whole(number) <= MAX_INDEX:
@@ -290,9 +291,9 @@ def _index(item: object) -> Var:
 
 
 def _step(item: object, terms: list[Term]) -> Step:
-    record = _record(item, "a step", ("axiom", "backward", "bindings"))
+    held = record(item, "a step", ("axiom", "backward", "bindings"))
     bindings: list[tuple[str, Binding]] = []
-    for letter, value in sorted(_mapping(record["bindings"], "bindings").items()):
+    for letter, value in sorted(_mapping(held["bindings"], "bindings").items()):
         if isinstance(value, str):
             bindings.append((letter, _text(value)))
         elif isinstance(value, list):
@@ -301,7 +302,7 @@ def _step(item: object, terms: list[Term]) -> Step:
             bindings.append((letter, terms[value]))
         else:
             raise FormatError(f"{letter} is bound to term {shown(value)} of {len(terms)}")
-    return Step(name(record["axiom"]), tuple(bindings), _flag(record["backward"]))
+    return Step(name(held["axiom"]), tuple(bindings), _flag(held["backward"]))
 
 
 def _flag(plain: object) -> bool:
@@ -310,24 +311,13 @@ def _flag(plain: object) -> bool:
     return plain
 
 
-def _list(plain: object, what: str, limit: int = MAX_LIST) -> list[Any]:
-    if not isinstance(plain, list) or (limit == 2 and len(plain) != 2):
-        raise FormatError(f"{what}: {shown(plain)} is not a list{' of two' if limit == 2 else ''}")
-    if len(plain) > limit:
-        raise ProgramSizeError(f"{what}: {len(plain)} entries; at most {limit}")
-    return plain
+def _pair(plain: object, what: str) -> list[Any]:
+    if len(found := listed(plain, what)) != 2:
+        raise FormatError(f"{what}: {shown(plain)} is not a list of two")
+    return found
 
 
 def _mapping(plain: object, what: str) -> Mapping[str, Any]:
-    if not isinstance(plain, dict):
-        raise FormatError(f"{what}: {shown(plain)} is not an object")
-    if len(plain) > MAX_LIST:
-        raise ProgramSizeError(f"{what}: {len(plain)} entries; at most {MAX_LIST}")
-    return plain
-
-
-def _record(plain: object, what: str, wanted: Iterable[str]) -> Mapping[str, Any]:
-    found = _mapping(plain, what)
-    if set(found) != set(wanted):
-        raise FormatError(f"{what} has {', '.join(sorted(map(shown, found)))}", hint=f"it has {', '.join(wanted)}")
+    if len(found := record(plain, what, optional=None)) > MAX_LIST:
+        raise ProgramSizeError(f"{what}: {len(found)} entries; at most {MAX_LIST}")
     return found
