@@ -29,7 +29,7 @@ def describe(session: Session) -> str:
     lines = [
         f"{session.name}: {snapshot.outcome} after {snapshot.seconds:.2f} s, target {session.target.name}, "
         f"{'space exhausted' if snapshot.exhausted else 'space not exhausted'}",
-        _counts_line(snapshot),
+        ", ".join(f"{snapshot.total(outcome):,} {outcome.value}" for outcome in Outcome),
         f"{snapshot.structures} muGraphs extracted, {snapshot.verified} instances of verified ones, "
         f"{snapshot.refuted} refuted, {snapshot.outside_lax} outside LAX",
     ]
@@ -45,10 +45,6 @@ def describe(session: Session) -> str:
     elif snapshot.best is not None:
         lines += ["", "best muGraph by estimate; it was not executed", print_graph(snapshot.best.graph)]
     return "\n".join(lines)
-
-
-def _counts_line(snapshot: Snapshot) -> str:
-    return ", ".join(f"{snapshot.total(outcome):,} {outcome.value}" for outcome in Outcome)
 
 
 def _table(snapshot: Snapshot) -> list[str]:

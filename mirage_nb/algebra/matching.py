@@ -33,7 +33,7 @@ def embeddings(part: Network, whole: Network, exact: bool) -> Iterator[tuple[Sco
 
     The yielded objects change when the iteration goes on.
     """
-    if not _extents_fit(part, whole):
+    if 0 in part.touch and not _extents(part) <= _extents(whole):
         return
     order = [part.factors[i] for i in part.order]
     scope: Scope = {}
@@ -87,10 +87,6 @@ def _leaves_a_term(whole: Network, used: set[int]) -> bool:
 
 def _extents(net: Network) -> Counter[int]:
     return Counter(a for a, n in zip(net.names, net.touch, strict=True) if n == 0)
-
-
-def _extents_fit(part: Network, whole: Network) -> bool:
-    return 0 not in part.touch or _extents(part) <= _extents(whole)
 
 
 def _environments(first: Network, whole: Network, scope: Scope, axes: int) -> Iterator[tuple[Scope, frozenset[int]]]:

@@ -46,7 +46,7 @@ class MemoryPlan:
 
 def allocate(intervals: Sequence[Interval], alignment: int = 16) -> MemoryPlan:
     """Offsets (multiples of `alignment` bytes) with the smallest peak that the limits let us find."""
-    sizes = [_round_up(i.size, alignment) for i in intervals]
+    sizes = [-(-i.size // alignment) * alignment for i in intervals]
     best = _best_fit(intervals, sizes)
     bound = _lower_bound(intervals, sizes)
     orders = _orders(intervals)
@@ -77,10 +77,6 @@ def _lowest_fit(intervals: Sequence[Interval], sizes: Sequence[int], order: Sequ
         gaps = _gaps(index, intervals, sizes, placed)
         placed[index] = next(start for start, end in gaps if end is None or end - start >= sizes[index])
     return _finish(placed, sizes)
-
-
-def _round_up(size: int, alignment: int) -> int:
-    return -(-size // alignment) * alignment
 
 
 def _lower_bound(intervals: Sequence[Interval], sizes: Sequence[int]) -> int:

@@ -253,7 +253,7 @@ class _Run:
         self._find_bound()
         while len(self.primes) < ATTEMPTS_PER_TRIAL * self.wanted + 48:
             if len(self.primes) == 2 * self.wanted + 8:  # many elements without a value: the reals may know already
-                if matching.selects or self._differ():
+                if matching.selects or self._look().outcome is Outcome.DIFFERENT:
                     break
                 if self._are_one_term():
                     return self._agreed(None, ROOTS)
@@ -304,9 +304,6 @@ class _Run:
         """One more trial, of this instance."""
         self.primes.append((instance.p.value, instance.q.value))
         self.progress(len(self.primes), self.wanted)
-
-    def _differ(self) -> bool:
-        return self._look().outcome is Outcome.DIFFERENT
 
     def _find_bound(self) -> None:
         """What a trial is worth, whether it has to show more than values for that, and how many it takes."""

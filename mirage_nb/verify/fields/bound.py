@@ -151,7 +151,7 @@ def lost(bits: float, polynomials: float, pool: Pool) -> float:
 
 def forms(graph: KernelGraph) -> list[Form]:
     """The bounds on every output of a graph."""
-    values = [_input(i.type.shape) for i in graph.inputs]
+    values = [Form(Side(degree=1), ONE, _wide(i.type.shape), frozenset()) for i in graph.inputs]
     for op, results in graph.definitions():
         operands = [values[v] for v in op.inputs]
         if isinstance(op.body, BlockGraph):
@@ -159,10 +159,6 @@ def forms(graph: KernelGraph) -> list[Form]:
         else:
             values.append(_plain(op, operands, graph.types, results[0]))
     return [values[v] for v in graph.outputs]
-
-
-def _input(shape: Shape) -> Form:
-    return Form(Side(degree=1), ONE, _wide(shape), frozenset())
 
 
 def _wide(shape: Shape) -> frozenset[Axis]:

@@ -89,7 +89,7 @@ class RootGroups:
         unseen: set[tuple[int, int]] | None = None
         for sample in range(SAMPLES):
             mixed = [
-                replaced(x, _sampled(instance, i.name, sample, x), m)
+                replaced(x, instance.random(i.name, x.shape, x.p is not None, x.q is not None, f"sample {sample}"), m)
                 for i, x, m in zip(self.pruned.inputs, inputs, (marks != 0 for marks in self.marks), strict=True)
             ]
             radicands = self.radicands(mixed, instance)
@@ -102,10 +102,6 @@ class RootGroups:
             if not unseen:
                 return True
         return False
-
-
-def _sampled(instance: FieldInstance, name: str, number: int, like: FieldTensor) -> FieldTensor:
-    return instance.random(name, like.shape, like.p is not None, like.q is not None, f"sample {number}")
 
 
 @dataclass(frozen=True, slots=True)
