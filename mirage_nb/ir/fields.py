@@ -127,9 +127,10 @@ def record(plain: object, what: str, wanted: Sequence[str] = (), optional: Seque
     for key in wanted:
         if key not in plain:
             raise FormatError(f"{what} needs {key!r}")
-    for key in plain if optional is not None else ():
-        if key not in wanted and key not in optional:
-            raise FormatError(f"{what} has no {shown(key)}", hint=f"it has {', '.join((*wanted, *optional))}")
+    if optional is not None:
+        known = (*wanted, *optional)
+        for key in plain.keys() - known:
+            raise FormatError(f"{what} has no {shown(key)}", hint=f"it has {', '.join(known)}")
     return plain
 
 
