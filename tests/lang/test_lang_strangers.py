@@ -25,6 +25,7 @@ SAME: list[tuple[str, str]] = [
     ('repeat(X, "t c -> b t c", b=3)', "expand(X[None], 3, 4, 6)"),
     ('repeat(v, "c -> t (c two)", t=4, two=2)', "reshape(expand(v[:, None], 4, 6, 2), 4, 12)"),
     ('einsum(N, X, "batch t c, s c -> batch t s")', 'einsum("btc,sc->bts", N, X)'),
+    ("torch.exp2(X)", "2 ** X"), ("log2(exp(X))", "log(exp(X)) / log(2)"), ("log10(X)", "log(X) / log(10)"),
     ("X.at[:, 0].set(v[:4])", "concat([v[:4, None], X[:, 1:]], axis=1)"),
     ("X.at[1].add(v)", "concat([X[:1], (X[1] + v)[None], X[2:]], axis=0)"),
     ("jnp.where(m, X, 0).at[X > 0.5].multiply(2)", "where(X > 0.5, where(m, X, 0) * 2, where(m, X, 0))"),
