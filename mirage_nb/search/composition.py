@@ -229,6 +229,12 @@ def _said(program: KernelGraph, wordings: Sequence[Wording], seed: int) -> tuple
     return program, pairs
 
 
+def with_running_sums(program: KernelGraph, seed: int = 0) -> tuple[KernelGraph, list[Pair]]:
+    """The program with running sums that it says as products as what they are, and small pairs of these: none where it
+    has none."""
+    return _said(program, RUNNING.wordings[:1], seed)
+
+
 def _small(program: KernelGraph, replaced: Replaced, wording: Wording, seed: int) -> Iterator[Pair]:
     """What makes each of these values, small, and the same said otherwise; equal ones once."""
     whole, known = Whole.of(program), set[str]()

@@ -11,7 +11,7 @@ from mirage_nb.ir.jsonform import print_json
 from mirage_nb.ir.text import print_graph
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, configurations, instances, prepare
-from mirage_nb.search.composition import own_operators
+from mirage_nb.search.composition import own_operators, with_running_sums
 from mirage_nb.search.session import submission
 from mirage_nb.search.session.submission import submitted
 from mirage_nb.targets import find_target
@@ -43,6 +43,22 @@ def test_what_the_search_finds_can_be_submitted_in_any_form() -> None:
             assert candidate.digest == graph.digest() and candidate.verdict.accepted
             assert candidate.configuration == "submitted" and candidate.operators > 0
             assert candidate.estimate_us == pytest.approx(instance.cost.us, rel=1e-12)  # type: ignore[attr-defined]
+
+
+RUNNING = ["cumsum(X, axis=1)", "cumsum(X, axis=0)", "cumsum(X, axis=1) - X", "flip(cumsum(flip(X, 1), axis=1), 1)"]
+
+
+@pytest.mark.parametrize("sums", RUNNING)
+def test_running_sums_can_be_submitted_as_what_they_are_and_as_no_others(sums: str) -> None:
+    programs = {said: parse(f"X: f32[6, 90]\nreturn {said}").graph for said in RUNNING}
+    for said, program in programs.items():
+        text = print_graph(with_running_sums(program)[0])
+        assert "RunningSum" in text
+        if said == sums:
+            assert submitted(programs[sums], text, H200).verdict.accepted
+        else:
+            with pytest.raises(VerificationError):
+                submitted(programs[sums], text, H200)
 
 
 def test_a_program_is_a_mugraph_of_pre_defined_operators() -> None:

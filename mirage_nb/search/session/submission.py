@@ -9,6 +9,7 @@ from __future__ import annotations
 from mirage_nb.errors import FormatError, VerificationError
 from mirage_nb.ir import OPS, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.legality import check
+from mirage_nb.search.composition import with_running_sums
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.written import written_cost
@@ -16,7 +17,8 @@ from mirage_nb.targets import Target
 from mirage_nb.tile.register_resident import holds
 from mirage_nb.verify.files import describe, read_graph
 from mirage_nb.verify.proof import verify_and_prove
-from mirage_nb.verify.verdict import VerdictKind
+from mirage_nb.verify.trials import verify
+from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 CONFIGURATION = "submitted"
 MAX_ELEMENTS = 2**26
@@ -46,7 +48,7 @@ def submitted(program: KernelGraph, text: str | KernelGraph, target: Target) -> 
             f"not verified: the program has {elements:,} elements, at most {MAX_ELEMENTS:,} can be tried",
             hint="submit it to a session of a smaller shape",
         )
-    verdict, _ = verify_and_prove(program, graph, permuted=True)
+    verdict = _verdict(program, graph)
     if verdict.kind is VerdictKind.REFUTED:
         raise VerificationError("it does not compute the program", hint=describe(verdict))
     if not verdict.accepted:
@@ -55,6 +57,19 @@ def submitted(program: KernelGraph, text: str | KernelGraph, target: Target) -> 
     graph = graph.returning(tuple(graph.outputs[place] for place in order), program.output_names)
     instance = Instance({}, graph, written_cost(graph, target))
     return Candidate.of(instance, CONFIGURATION, sum(map(_operators, graph.ops)), verdict)
+
+
+def _verdict(program: KernelGraph, graph: KernelGraph) -> Verdict:
+    """The verdict at the program's own shape; where nobody can tell, that on the program with running sums that it says
+    as products as what they are, as searches find them."""
+    verdict, _ = verify_and_prove(program, graph, permuted=True)
+    if verdict.accepted or verdict.kind is VerdictKind.REFUTED:
+        return verdict
+    said, pairs = with_running_sums(program)
+    if not pairs or not all(verify(*pair).accepted for pair in pairs):
+        return verdict
+    other, _ = verify_and_prove(said, graph, permuted=True)
+    return other if other.accepted else verdict
 
 
 def read_legal(text: str | KernelGraph, target: Target | None = None) -> KernelGraph:
