@@ -230,7 +230,10 @@ def _moved(op: Op, dims: Sequence[int | None], shapes: Sequence[Shape], shape: S
     if along is None and Trait.ELEMENTWISE not in OPS[op.kind].traits:
         return _refuse(f"goes through {op.kind.value}")
     dim = _aligned(dims, shapes, len(shape))
-    words = {Trait.REDUCTION: "is summed, or its largest is taken", Trait.VIEW: "is cut, joined or repeated"}
+    words = {
+        Trait.REDUCTION: "is summed, or its largest is taken", Trait.RUNNING: "is summed up to each of its places",
+        Trait.VIEW: "is cut, joined or repeated",
+    }  # fmt: skip
     if dim == along:
         return _refuse(next(text for trait, text in words.items() if trait in OPS[op.kind].traits))
     if op.kind is OpKind.CONCAT and None in dims:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mirage_nb.errors import FormatError, GraphError, NamedSizeError, ShapeError
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, Size, TensorType
+from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, RunningAttrs, Size, TensorType
 from mirage_nb.ir.jsonform import parse_json, print_json
 from mirage_nb.ir.sizes import Sized, extent_of, named, resized, sized
 from mirage_nb.ir.text import parse_graph, print_graph
@@ -56,6 +56,14 @@ def test_a_size_that_a_kernel_stores_a_part_of_is_refused() -> None:
     sizes = replace(graph, inputs=(replace(graph.inputs[0], size=Size("B", 1, 2)),))
     with pytest.raises(NamedSizeError, match="cut off where it is stored"):
         sized(sizes)
+
+
+def test_a_size_along_which_sums_run_is_refused() -> None:
+    graph = KernelGraph.start(Input("X", tensor((8, 4)), size=Size("B", 1, 8)))
+    for dim, refused in ((1, False), (0, True)):
+        made = graph.append(Op(OpKind.RUNNING_SUM, (0,), RunningAttrs(dim))).returning((1,))
+        with pytest.raises(NamedSizeError, match="summed up to") if refused else contextlib.nullcontext():
+            sized(made)
 
 
 @given(st.one_of(programs(), mugraphs(), mugraphs(overhang=True)), st.data())

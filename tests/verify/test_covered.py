@@ -88,6 +88,16 @@ def test_needs_have_the_signs_that_their_form_says() -> None:
     assert (Need.NONNEGATIVE, frozenset({0, 1})) in found
 
 
+@pytest.mark.parametrize("needs", ["log({})", "Y / {}", "sqrt({})"])
+def test_an_infinity_is_no_end_of_a_line(needs: str) -> None:
+    """Between it and a number nothing is looked for where the sign changes."""
+    head = "X: f32[8]\nY: f32[8]\nreturn where(X > 0, "
+    program, candidate = (
+        parse(f"{head}{needs.format(text)}, 0)").graph for text in ("where(X > 0, X, 1)", "where(X > 0, X, -inf)")
+    )
+    assert {look(program, candidate, seed).outcome for seed in range(8)} == {Outcome.AGREE}
+
+
 @pytest.mark.parametrize("seed", [6810341, 7982353, 9558234, 10548109, 11672607])
 def test_values_may_be_missing_at_the_same_elements_only(seed: int) -> None:
     """Y / Y turned once and twice: 1 wherever they have values, without one at different elements. The points of these

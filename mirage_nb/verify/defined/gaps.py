@@ -75,6 +75,11 @@ def _is_suspect(x: Number) -> bool:
     return type(x) is not Hole and bool(x <= 0)
 
 
+def _is_number(x: Number) -> bool:
+    """Whether there is a value that is no infinity, as masks choose it."""
+    return type(x) is fmpq or (type(x) is arb and bool(x.is_finite()))
+
+
 def _mixed(bad: Draw, good: Draw, reads: Mapping[str, Index]) -> Draw:
     """One point at these elements, another one elsewhere."""
 
@@ -117,7 +122,7 @@ class _Line:
         for number, first in enumerate(ends[0]):
             for place, x in enumerate(first):
                 values = [end[number][place] for end in ends]
-                if _key(x) in known or any(type(value) is Hole for value in values):
+                if _key(x) in known or not all(map(_is_number, values)):
                     continue
                 known.add(_key(x))
                 followed += 1
