@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
 
@@ -23,6 +23,7 @@ from mirage_nb.ir.ops import (
     OpKind,
     PadAttrs,
     RunningAttrs,
+    Shape,
     Trait,
     WhereAttrs,
     broadcast,
@@ -446,17 +447,23 @@ def picked_together(b: Builder, x: Value, indices: list[Value], axis: int = 0) -
         raise ShapeError(f"indices {found} of {show_shape(b.shape(x))}", hint=hint)
     indices = [b.tensor(of_places(expand, 0)(b, i, common), "an index") for i in indices]
     lead = b.shape(x)[axis : axis + len(indices)]
-    *first, last = (_from_zero(b, index, extent) for index, extent in zip(indices, lead, strict=True))
     op = b.definition(indices[0])
     if len(indices) == len(b.shape(x)) == 2 and op is not None and op.attrs == ArangeAttrs(lead[0]):  # one of each row
+        last = _from_zero(b, indices[1], lead[1])
         return reshaped(b, b.tensor(gather(b, x, reshaped(b, last, (lead[0], 1)), 1), "an index"), (lead[0],))
-    place: Term = last
-    stride = lead[-1]
-    for index, extent in zip(first[::-1], lead[-2::-1], strict=True):
-        place = add(b, place, scale(b, index, Number.of(stride)))
+    shape = (*b.shape(x)[:axis], math.prod(lead), *b.shape(x)[axis + len(indices) :])
+    return take(b, reshaped(b, x, shape), place_of(b, indices, lead), axis)
+
+
+def place_of(b: Builder, indices: Sequence[Value], extents: Shape) -> Value:
+    """Places of axes of these extents, counted from their ends where they are negative, as places of one axis that has
+    the elements of all of them in order."""
+    *first, place = (_from_zero(b, index, extent) for index, extent in zip(indices, extents, strict=True))
+    stride = extents[-1]
+    for index, extent in zip(first[::-1], extents[-2::-1], strict=True):
+        place = b.tensor(add(b, place, scale(b, index, Number.of(stride))), "an index")
         stride *= extent
-    shape = (*b.shape(x)[:axis], stride, *b.shape(x)[axis + len(indices) :])
-    return take(b, reshaped(b, x, shape), b.tensor(place, "an index"), axis)
+    return place
 
 
 def gather(b: Builder, x: Value, index: Value, axis: int) -> Term:

@@ -246,7 +246,10 @@ LOOKUPS: dict[str, list[Case]] = {
     "aten.index_copy.default": [case(CACHE, 2, places(8, 2), NEW), case(CACHE, -2, places(8, 1), tensor(2, 3, 1, 4))],
     "aten.index_put.default": [
         case(CACHE, [None, None, places(8, 2, from_end=True)], NEW), case(tensor(9, 4), [places(9, 2, 3)], tensor(4)),
-        case(tensor(9, 4), [places(9, 5)], tensor(5, 4), True), case(CACHE, [None, places(3, 3)], tensor())],
+        case(tensor(9, 4), [places(9, 5)], tensor(5, 4), True), case(CACHE, [None, places(3, 3)], tensor()),
+        case(IMAGE, [places(2, 2, 1), places(6, 1, 3)], tensor(2, 3, 5)),
+        case(IMAGE, [places(2, 1), None, places(5, 3)], tensor(3, 6)),
+        case(IMAGE, [None, places(6, 4), places(5, 4, from_end=True)], tensor(4), True)],
     "aten._unsafe_index.Tensor": [case(IMAGE, [None, places(6, 4)])],
     "aten.index_add.default": [case(X, 0, places(3, 2), tensor(2, 4)), case(IMAGE, 1, places(6, 4), tensor(2, 4, 5))],
     "aten.scatter_add.default": [case(X, 1, places(4, 3, 1), tensor(3, 1)), case(ROW, 0, places(4, 3), tensor(3))],
@@ -277,7 +280,8 @@ WHOLE_ONLY: dict[str, list[Case]] = {
     "aten.conv3d.default": [case(tensor(2, 2, 3, 4, 4), tensor(3, 2, 2, 2, 2))],
     "aten.conv_transpose1d.default": [case(IMAGE, tensor(6, 4, 2), tensor(4), [2])],
     "aten.conv_transpose2d.input": [case(PHOTO, tensor(4, 2, 3, 3), None, [2, 2], [1, 1], [1, 1], 1, [1, 1])],
-    "aten.max_pool1d.default": [case(IMAGE, [2], [1])], "aten.avg_pool1d.default": [case(IMAGE, [2])],
+    "aten.max_pool1d.default": [case(IMAGE, [2], [1]), case(IMAGE, [2], [2], [1], [1], True)],
+    "aten.avg_pool1d.default": [case(IMAGE, [2]), case(IMAGE, [3], [2], [1], True, False)],
     "aten.adaptive_avg_pool1d.default": [case(tensor(2, 3, 6), [2])],
     "aten.pixel_unshuffle.default": [case(PHOTO, 2)], "aten.channel_shuffle.default": [case(PHOTO, 2)],
     "aten.diagonal.default": [case(X), case(IMAGE, -1, 1, -1), case(IMAGE, 1, 2, 0)],
@@ -290,8 +294,12 @@ WHOLE_ONLY: dict[str, list[Case]] = {
     "aten.sinh.default": ONE, "aten.cosh.default": ONE, "aten.asinh.default": ONE, "aten.erfc.default": ONE,
     "aten.hypot.default": [case(X, Y)], "aten.logaddexp.default": [case(X, ROW)],
     "aten.logcumsumexp.default": [case(IMAGE, 1), case(X, -1)],
-    "aten.max_pool2d.default": [case(PHOTO, [2, 2]), case(PHOTO, [3, 3], [2, 2], [1, 1])],
-    "aten.avg_pool2d.default": [case(PHOTO, [2, 3]), case(PHOTO, [3, 3], [2, 2], [1, 1])],
+    "aten.max_pool2d.default": [case(PHOTO, [2, 2]), case(PHOTO, [3, 3], [2, 2], [1, 1]),
+                                case(PHOTO, [3], [2], [0], [1], True)],
+    "aten.avg_pool2d.default": [case(PHOTO, [2, 3]), case(PHOTO, [3, 3], [2, 2], [1, 1]),
+                                case(PHOTO, [3, 3], [1, 1], [1, 1], False, False),
+                                case(PHOTO, [3, 2], [2, 3], [1, 0], True), case(PHOTO, [4], [3], [1], True, False),
+                                case(PHOTO, [3], [2], [1], True, False, 5), case(PHOTO, [2], [], 0, False, True, 3)],
     "aten.adaptive_avg_pool2d.default": [case(PHOTO, [1, 1]), case(PHOTO, [3, 2])],
     "aten.pixel_shuffle.default": [case(PHOTO, 2)],
     "aten.round.default": [case(X), case(tensor(5, 40))], "aten.trunc.default": ONE, "aten.frac.default": ONE,
@@ -318,7 +326,12 @@ WHOLE_ONLY: dict[str, list[Case]] = {
     "aten._pdist_forward.default": [case(tensor(5, 3), order) for order in (1.0, 2.0)],
     "aten.avg_pool3d.default": [case(tensor(2, 2, 4, 4, 4), [2, 2, 2])],
     "aten.adaptive_max_pool2d.default": [case(PHOTO, [3, 2])],
-    "aten.upsample_nearest2d.vec": [case(PHOTO, None, [2.0, 3.0]), case(PHOTO, [12, 6], None)],
+    "aten.upsample_nearest2d.vec": [case(PHOTO, None, [2.0, 3.0]), case(PHOTO, [12, 6], None),
+                                     case(PHOTO, [7, 3], None), case(PHOTO, [4, 12], None),
+                                     case(PHOTO, None, [1.5, 0.7])],
+    "aten.searchsorted.Tensor": [case(tensor(3, 1), X), case(tensor(3, 1), X, right=True), case(tensor(1), IMAGE)],
+    "aten.searchsorted.Scalar": [case(tensor(1), 0.5, side="right")],
+    "aten.bucketize.Tensor": [case(X, tensor(1))],
 }
 """What only whole programs compute themselves."""
 CASES |= LOOKUPS | WHOLE_ONLY
@@ -406,21 +419,6 @@ def test_whole_numbers_of_eight_bits_go_round() -> None:
     program = mirage_nb.from_torch(chosen, (x,))
     (found,) = evaluate(program.graph, [t.double().numpy() for t in program.arguments(x)])
     np.testing.assert_array_equal(found, chosen(x).numpy())
-
-
-def written(x: torch.Tensor) -> torch.Tensor:
-    """Places of tensors that start with one number everywhere, or with any."""
-    ones, turned = torch.ones(3, 5, dtype=x.dtype), torch.empty_like(x)
-    turned[..., ::2], turned[..., 1::2] = x[..., 1::2], -x[..., ::2]
-    ones[:, 1:] *= 2
-    placed = ones.select_scatter(x[:, 0], 1, 3) + torch.slice_scatter(torch.zeros(3, 5, dtype=x.dtype), x, 1, 1)
-    return torch.cat((turned, placed, torch.slice_scatter(ones, x[:, :2], 1, 0, 4, 2)), 1)
-
-
-def test_what_is_written_into_one_number_everywhere() -> None:
-    x = torch.randn(3, 4, dtype=torch.float64)
-    (found,) = evaluate(mirage_nb.from_torch(written, (x,)).graph, [x.numpy()])
-    np.testing.assert_allclose(found, written(x).numpy())
 
 
 def test_sums_of_truth_values_are_no_masks() -> None:

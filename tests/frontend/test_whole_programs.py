@@ -42,10 +42,24 @@ def seen(q: Tensor, given: Tensor, at: Tensor) -> Tensor:
     return q.masked_fill(~causal, -1.0).masked_fill(given[at], 2.0)
 
 
+def written(x: Tensor) -> Tensor:
+    """Places of tensors that start with one number everywhere, or with any."""
+    ones, turned = torch.ones(3, 5, dtype=x.dtype), torch.empty_like(x)
+    turned[..., ::2], turned[..., 1::2] = x[..., 1::2], -x[..., ::2]
+    ones[:, 1:] *= 2
+    placed = ones.select_scatter(x[:, 0], 1, 3) + torch.slice_scatter(torch.zeros(3, 5, dtype=x.dtype), x, 1, 1)
+    return torch.cat((turned, placed, torch.slice_scatter(ones, x[:, :2], 1, 0, 4, 2)), 1)
+
+
 NIBBLES = torch.randint(0, 255, (6, 4), dtype=torch.uint8)
 GIVEN = torch.rand(6, 6) < 0.5
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "routing": (routed, (t(4, 3), t(3, 5))),
+    "written into one number everywhere": (written, (t(3, 4),)),
+    "bounds": (lambda x, y: torch.searchsorted(x.sort(-1)[0], y, right=True) / 2
+               + torch.bucketize(y, torch.tensor([-1.0, 0.0, 0.5])), (t(4, 7), t(4, 3))),
+    "counted twice": (lambda x, i, j: x.index_put((i, j), x[0, :5] * 2, accumulate=True) + 1,
+                      (t(4, 7), torch.tensor([0, 1, 1, 3, 1]), torch.tensor([2, -1, 6, 0, 6]))),
     "sorted": (lambda x: x.sort(0, descending=True)[0].cumsum(0), (t(4, 7),)),
     "argsort": (lambda x: x.argsort(1) / 2, (t(4, 7),)),
     "ties": (lambda x: x.round().sort(stable=True)[1] / 2, (t(4, 7),)),

@@ -16,6 +16,7 @@ from mirage_nb.frontend.aten import (
     pointwise,
     products,
     views,
+    windows,
     writes,
 )
 from mirage_nb.frontend.aten.terms import Row
@@ -25,7 +26,9 @@ ROWS: dict[str, Row] = {
     **writes.ROWS,
 }  # fmt: skip
 
-WHOLE: dict[str, Row] = {**ROWS, **lookups.ROWS, **lookups.NUMBERS, **borrowed.WHOLE, **writes.WHOLE, **orders.ROWS}
+WHOLE: dict[str, Row] = {
+    **ROWS, **lookups.ROWS, **lookups.NUMBERS, **borrowed.WHOLE, **writes.WHOLE, **orders.ROWS, **windows.WHOLE,
+}  # fmt: skip
 """The same with what only whole programs have rows for: PyTorch looks up and writes where tensors lie."""
 NUMBERS = frozenset(lookups.NUMBERS)
 """Those that make whole numbers, too."""

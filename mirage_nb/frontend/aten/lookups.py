@@ -18,7 +18,7 @@ from mirage_nb.frontend.aten.masks import ROWS as MASKS
 from mirage_nb.frontend.aten.masks import put
 from mirage_nb.frontend.aten.pointwise import ROWS as POINTWISE
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, number, padded
-from mirage_nb.ir.ops import DimAttrs, OpKind
+from mirage_nb.ir.ops import DimAttrs, OpKind, broadcast
 from mirage_nb.lang import lowering, masks, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 
@@ -31,32 +31,32 @@ def _indexed(at: At, indices: Sequence[Any]) -> dict[int, Value]:
     return {axis: at.tensor(index) for axis, index in given.items()}
 
 
-def _at(at: At, indices: Sequence[Any]) -> tuple[int, Value]:
-    """The one axis that is indexed by a tensor, and its index."""
-    given = _indexed(at, indices)
-    if len(given) != 1:
-        raise Left("an index of several axes together")
-    return next(iter(given.items()))
-
-
 def _from_start(b: Builder, index: Value, extent: int) -> Value:
     """Places of an axis, of which negative ones count from its end."""
     behind = b.tensor(masks.comparison(ast.Lt)(b, index, lowering.ZERO), "an index")
     return b.tensor(lowering.add(b, index, lowering.multiply(b, behind, number(extent))), "an index")
 
 
-def _index(at: At, x: Any, indices: Sequence[Any]) -> Term:
-    """Places of several axes together are their own axis where the first of these stands, or in front of all others
-    where those are not side by side."""
+def _together(at: At, x: Any, indices: Sequence[Any]) -> tuple[Value, list[Value], int, tuple[int, ...]]:
+    """x with the axes side by side that are indexed, which are in front of all others where they were not; the places;
+    the first of these axes, and the order in which x has its axes now."""
     b, value, given = at.b, at.tensor(x), _indexed(at, indices)
     shape, (first, *_) = b.shape(value), given
     places = [_from_start(b, index, shape[axis]) for axis, index in given.items()]
-    if len(places) == 1:
-        return masks.take(b, value, places[0], first)
+    order = tuple(range(len(shape)))
     if [*given] != [*range(first, first + len(given))]:
-        first, order = 0, (*given, *(axis for axis in range(len(shape)) if axis not in given))
+        first, order = 0, (*given, *(axis for axis in order if axis not in given))
         value = b.tensor(views.transpose(b, value, order), "an index")
-    return masks.picked_together(b, value, places, first)
+    return value, places, first, order
+
+
+def _index(at: At, x: Any, indices: Sequence[Any]) -> Term:
+    """Places of several axes together are their own axis where the first of these stands, or in front of all others
+    where those are not side by side."""
+    value, places, first, _ = _together(at, x, indices)
+    if len(places) == 1:
+        return masks.take(at.b, value, places[0], first)
+    return masks.picked_together(at.b, value, places, first)
 
 
 def _rows(b: Builder, x: Value, axis: int) -> Value:
@@ -67,9 +67,8 @@ def _rows(b: Builder, x: Value, axis: int) -> Value:
     return views.reshaped(b, b.tensor(views.transpose(b, x, order), "rows"), matrix)
 
 
-def _written(at: At, x: Any, axis: int, index: Value, rows: Value, *, added: bool = False) -> Term:
-    """x with rows (a matrix, in the order of the index) at the places of an axis, or added to what is there."""
-    b, value = at.b, at.tensor(x)
+def _written(b: Builder, value: Value, axis: int, index: Value, rows: Value, *, added: bool = False) -> Term:
+    """A tensor with rows (a matrix, in the order of the index) at the places of an axis, or added to what is there."""
     shape = b.shape(value)
     flat = views.reshaped(b, index, (math.prod(b.shape(index)),))
     ones = b.tensor(masks.one_hot(b, _from_start(b, flat, shape[axis]), shape[axis]), "places")
@@ -92,23 +91,28 @@ def _back(b: Builder, rows: Value, shape: Sequence[int], axis: int) -> Value:
 
 
 def _index_copy(at: At, x: Any, axis: int, index: Any, source: Any) -> Term:
-    along = at.axis(at.tensor(x), axis)
-    return _written(at, x, along, at.tensor(index), _rows(at.b, at.tensor(source), along))
+    value = at.tensor(x)
+    along = at.axis(value, axis)
+    return _written(at.b, value, along, at.tensor(index), _rows(at.b, at.tensor(source), along))
 
 
 def _index_put(at: At, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Result:
     if any(isinstance(index, Held) and index.logical for index in indices):
         return put(at, x, indices, values, accumulate)
-    axis, index = _at(at, indices)
-    b, shape = at.b, at.shape
-    wanted = (*shape[:axis], *b.shape(index), *shape[axis + 1 :])
-    count = len(b.shape(index))
-    full = views.expand(b, at.tensor(values), wanted)
-    order = (*range(axis, axis + count), *range(axis), *range(axis + count, len(wanted)))
-    rest = math.prod(shape) // shape[axis]
-    rows = views.reshaped(b, b.tensor(views.transpose(b, b.tensor(full, "values"), order), "values"),
-                          (math.prod(b.shape(index)), rest))  # fmt: skip
-    return _written(at, x, axis, index, rows, added=accumulate)
+    b = at.b
+    value, places, axis, order = _together(at, x, indices)
+    shape, behind = b.shape(value), axis + len(places)
+    common = broadcast(tuple(map(b.shape, places)))
+    count, extent, lead = len(common), math.prod(shape[axis:behind]), shape[axis:behind]
+    index = masks.place_of(b, [b.tensor(views.expand(b, place, common), "an index") for place in places], lead)
+    flat = views.reshaped(b, value, (*shape[:axis], extent, *shape[behind:]))
+    wanted = (*shape[:axis], *common, *shape[behind:])
+    new = b.tensor(views.expand(b, at.tensor(values), wanted), "values")
+    turned = (*range(axis, axis + count), *range(axis), *range(axis + count, len(wanted)))
+    rows = views.reshaped(b, b.tensor(views.transpose(b, new, turned), "values"),
+                          (math.prod(common), math.prod(shape) // extent))  # fmt: skip
+    made = views.reshaped(b, b.tensor(_written(b, flat, axis, index, rows, added=accumulate), "places"), shape)
+    return views.transpose(b, made, tuple(order.index(d) for d in range(len(order))))
 
 
 def _bags(

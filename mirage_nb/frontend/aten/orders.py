@@ -17,6 +17,7 @@ from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import OpKind
 from mirage_nb.lang import lowering, masks, reductions, views
 from mirage_nb.lang.builder import Value
+from mirage_nb.lang.constants import Number
 
 MOST = 1024
 """Elements of an axis of which all pairs are compared."""
@@ -90,7 +91,29 @@ def _median(at: At, x: Any, dim: int = -1, keepdim: bool = False) -> Result:
     return _chosen(at, x, (at.b.shape(value)[at.axis(value, dim)] + 1) // 2, dim)
 
 
+def _found(
+    at: At, bounds: Any, x: Any, *, right: bool = False, side: str | None = None, sorter: Any = None, **_: Any
+) -> Result:
+    """How many bounds, in order, stand before each element; right: or are equal to it."""
+    b, held = at.b, at.tensor(bounds)
+    if sorter is not None:
+        held = b.tensor(borrowed("gather")(at, bounds, -1, sorter), "an order")
+    value, count = at.term(x), b.shape(held)[-1]
+    if count > MOST:
+        raise Left(f"an order of {count} elements")
+    if not isinstance(value, Number):
+        value = views.reshaped(b, value, (*b.shape(value), 1))
+    if len(b.shape(held)) > 1:
+        held = views.reshaped(b, held, (*b.shape(held)[:-1], 1, count))
+    behind = masks.comparison(ast.Gt if right or side == "right" else ast.GtE)(b, held, value)
+    before = b.tensor(lowering.cast(DType.F32)(b, masks.opposite(b, b.tensor(behind, "an order"))), "an order")
+    return views.reshaped(b, reductions.folded(b, OpKind.SUM, before, (len(b.shape(before)) - 1,)), at.shape)
+
+
 ROWS: dict[str, Row] = {
+    "aten.searchsorted.Tensor": _found,
+    "aten.searchsorted.Scalar": _found,
+    "aten.bucketize.Tensor": lambda at, x, bounds, *, right=False, **_: _found(at, bounds, x, right=right),
     "aten.max.dim": _with_places("aten.max.dim", "argmax"),
     "aten.min.dim": _with_places("aten.min.dim", "argmin"),
     "aten.sort.default": _sort,
