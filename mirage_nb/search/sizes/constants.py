@@ -41,9 +41,18 @@ class Constants:
     """From one step of a product along its depth to the next of the same sums."""
     scalar_us: float = 0.00591
     """A step along the depth, of one result in every thread, where scalar units compute a product."""
+    bank_share: float = 0.17
+    """How much longer that is where threads read an operand across, for each of them that meets in a bank: 1.1, 1.4,
+    2.8 and 5 times as long, of 4, 8, 16 and 32 elements."""
     thread_operations: float = 4.0
     """A multiply-add of a product in a thread graph, with its share of the loads of both operands: where threads and
     tensor cores were timed beside each other, the faster one is estimated faster."""
+    thread_depth: float = 8.0
+    deep_operations: float = 9.0
+    """The same where more elements are summed: 1024 x 1024 results of 16, 32 and 64 took 4, 6, 20 us beyond a start."""
+    across_operations: float = 30.0
+    """The same of an operand that is transposed where it lies: threads of a warp read a column each, from one bank of
+    shared memory. Such products took 4, 10, 20 and 40 us, of 4, 16, 32 and 64 elements."""
     pass_us: float = 0.047
     """All threads of a block take a vector each from shared memory and back."""
     vector_operations: float = 23.4

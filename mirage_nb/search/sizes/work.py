@@ -24,6 +24,7 @@ from mirage_nb.targets import Target
 from mirage_nb.tile.program import LANES
 from mirage_nb.tile.register_resident import hold, joins
 from mirage_nb.tile.rules import CAPABILITY
+from mirage_nb.tile.shared import BANKS
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, PARTIAL_BYTES, ROW_TILE, SUM_BYTES
 from mirage_nb.tile.sketch import FOLDS, Node, Sketch
 
@@ -159,21 +160,29 @@ class _Steps:
                 source = known.by_value[known.by_value[read].reads[0]]
                 if known.parts[source.value] is Part.FOLDED and source.value in known.cores:
                     parts = np.maximum(parts, self._sharing(source, product_of(self.tiles, source)))
-        throughput = shape.elements * shape.depth * constants.thread_operations * self.operation
+        deep = np.where(shape.depth > constants.thread_depth, constants.deep_operations, constants.thread_operations)
+        operations = np.maximum(deep, constants.across_operations) if self._is_turned(cell.node.reads[1]) else deep
+        throughput = shape.elements * shape.depth * operations * self.operation
         return throughput + shape.depth * parts * constants.scalar_us
+
+    def _is_turned(self, value: int) -> bool:
+        """Whether threads read a value across: what is transposed where it lies has no vectors along its columns."""
+        known = self.tiles.outline
+        return known.parts[value] is Part.INLINE and known.sketch.nodes[known.sketch.defined[value]].kind is OpKind.TRANSPOSE
 
     def _product(self, cell: Cell) -> tuple[Numbers, Numbers]:
         """Microseconds of a product, and those in which the tensor cores are busy with it."""
         known = self.tiles.outline
         part, wide = known.parts[cell.value], cell.value not in known.cores
+        turned = wide and self._is_turned(cell.node.reads[1])
         if part is Part.PRIVATE:  # what it takes depends on all of the body
-            return self._multiplied(cell, wide)
-        key = (*(known.extents[value] for value in cell.node.reads), wide, part is Part.FOLDED)
+            return self._multiplied(cell, wide, turned)
+        key = (*(known.extents[value] for value in cell.node.reads), wide, turned, part is Part.FOLDED)
         if key not in self.products:
-            self.products[key] = self._multiplied(cell, wide)
+            self.products[key] = self._multiplied(cell, wide, turned)
         return self.products[key]
 
-    def _multiplied(self, cell: Cell, wide: bool) -> tuple[Numbers, Numbers]:
+    def _multiplied(self, cell: Cell, wide: bool, turned: bool) -> tuple[Numbers, Numbers]:
         """Tensor instructions of the busiest warp: warps share rows and columns, and depth too where sums can wait.
 
         Each waits for the one before it that adds to the same sums. Products of f32 are computed by scalar units.
@@ -181,8 +190,9 @@ class _Steps:
         constants, target = self.constants, self.target
         shape = product_of(self.tiles, cell)
         if wide:
-            scalar = np.ceil(shape.elements / (32 * WARPS)) * shape.depth * constants.scalar_us
-            return scalar, np.zeros(self.tiles.shape)
+            scalar = np.ceil(shape.elements / (LANES * WARPS)) * shape.depth * constants.scalar_us
+            banks = np.maximum(common(shape.depth, BANKS) * constants.bank_share, 1.0) if turned else 1.0
+            return scalar * banks, np.zeros(self.tiles.shape)
         most = self._sharing(cell, shape)
         # Where there are warpgroups, the rate is theirs.
         share = constants.tensor_share if target.capability == CAPABILITY else 1.0
