@@ -168,7 +168,8 @@ class _Steps:
     def _is_turned(self, value: int) -> bool:
         """Whether threads read a value across: what is transposed where it lies has no vectors along its columns."""
         known = self.tiles.outline
-        return known.parts[value] is Part.INLINE and known.sketch.nodes[known.sketch.defined[value]].kind is OpKind.TRANSPOSE
+        node = known.sketch.nodes[known.sketch.defined[value]]
+        return known.parts[value] is Part.INLINE and node.kind is OpKind.TRANSPOSE
 
     def _product(self, cell: Cell) -> tuple[Numbers, Numbers]:
         """Microseconds of a product, and those in which the tensor cores are busy with it."""
