@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from mirage_nb.ir import ApplyAttrs, Attrs, ClampAttrs, OpKind, PowAttrs, WhereAttrs, formula
+from mirage_nb.ir import IN_FORMULAS, ApplyAttrs, Attrs, ClampAttrs, OpKind, PowAttrs, WhereAttrs, formula
 
 
 def number(value: Fraction) -> str:
@@ -43,8 +43,8 @@ def _comparison(sign: str) -> Callable[[list[str], Attrs | None], str]:
     return lambda operands, attrs: f"({operands[0]} {sign} {operands[1]} ? 1.0f : 0.0f)"
 
 
-def _call(name: str) -> Callable[[list[str], Attrs | None], str]:
-    return lambda operands, attrs: f"{name}({', '.join(operands)})"
+def _call(function: Callable[..., str]) -> Callable[[list[str], Attrs | None], str]:
+    return lambda operands, attrs: function(*operands)
 
 
 def _infix(symbol: str) -> Callable[[list[str], Attrs | None], str]:
@@ -105,19 +105,12 @@ def _where(operands: list[str], attrs: Attrs | None) -> str:
 
 
 CUDA: dict[OpKind, Callable[[list[str], Attrs | None], str]] = {
+    **{kind: _call(SCALARS[name]) for kind, name in IN_FORMULAS.items()},
     OpKind.ADD: _infix("+"),
     OpKind.SUB: _infix("-"),
     OpKind.MUL: _infix("*"),
-    OpKind.DIV: _call("fast_divide"),
-    OpKind.EXP: _call("fast_exp"),
-    OpKind.SQR: _call("square"),
-    OpKind.SQRT: _call("fast_sqrt"),
-    OpKind.SILU: _call("silu"),
-    OpKind.GELU: _call("gelu"),
-    OpKind.SIGMOID: _call("sigmoid"),
-    OpKind.RELU: _call("relu"),
+    **{kind: _call(_function(kind.value.lower())) for kind in (OpKind.SILU, OpKind.GELU, OpKind.RELU)},
     OpKind.CLAMP: lambda operands, attrs: _clamp(operands[0], attrs),
-    OpKind.MAXIMUM: _call("maximum"),
     OpKind.GREATER: _comparison(">"),
     OpKind.GREATER_EQUAL: _comparison(">="),
     OpKind.EQUAL: _comparison("=="),

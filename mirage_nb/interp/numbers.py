@@ -31,7 +31,7 @@ from flint import fmpq as fmpq
 from numpy.typing import NDArray
 
 from mirage_nb.interp.constants import constant, rational
-from mirage_nb.ir import ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs
+from mirage_nb.ir import IN_FORMULAS, ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs
 from mirage_nb.ir.ops import Attrs
 
 Array = NDArray[Any]
@@ -333,18 +333,10 @@ SCALARS: dict[str, Operation] = {
 
 
 ELEMENTWISE: dict[OpKind, Operation] = {
-    OpKind.ADD: add,
-    OpKind.SUB: subtract,
-    OpKind.MUL: multiply,
-    OpKind.DIV: divide,
-    OpKind.EXP: exponential,
-    OpKind.SQR: lambda x: multiply(x, x),
-    OpKind.SQRT: square_root,
+    **{kind: SCALARS[name] for kind, name in IN_FORMULAS.items()},
     OpKind.SILU: silu,
     OpKind.GELU: gelu,
-    OpKind.SIGMOID: sigmoid,
     OpKind.RELU: lambda x: maximum(x, ZERO),
-    OpKind.MAXIMUM: maximum,
     OpKind.GREATER: _compared(operator.gt, operator.le),
     OpKind.GREATER_EQUAL: _compared(operator.ge, operator.lt),
     OpKind.EQUAL: _compared(operator.eq, operator.ne),

@@ -31,7 +31,7 @@ from mirage_nb.interp.instance import FieldInstance
 from mirage_nb.interp.modular import Residues
 from mirage_nb.interp.numbers import ONE, OPEN, UNDEFINED, ZERO, Array, Hole, Number, Operation, fmpq, strict
 from mirage_nb.interp.undrawn import splitmix
-from mirage_nb.ir import COMPARISONS, ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs
+from mirage_nb.ir import COMPARISONS, IN_FORMULAS, ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs
 from mirage_nb.ir.ops import Attrs
 
 Residue = tuple[int, int | None]
@@ -378,17 +378,13 @@ class Field:
 
     @cached_property
     def _elementwise(self) -> dict[OpKind, Operation]:
-        known: dict[OpKind, Operation] = {
-            OpKind.ADD: self._add, OpKind.SUB: self._subtract, OpKind.MUL: self._multiply, OpKind.DIV: self._divide,
-            OpKind.EXP: self._exponential, OpKind.SQRT: self._root, OpKind.SQR: lambda x: self._multiply(x, x),
-            OpKind.SILU: self._silu, OpKind.SIGMOID: self._sigmoid, OpKind.MAXIMUM: self._maximum,
-            OpKind.CAST: lambda x: x,
-        }  # fmt: skip
+        known: dict[OpKind, Operation] = {OpKind.SILU: self._silu, OpKind.CAST: lambda x: x}
         for kind in COMPARISONS:
             known[kind] = partial(self._compared, kind)
         for kind in (OpKind.GELU, OpKind.RELU):
             known[kind] = self._opaque(kind.value, numbers.ELEMENTWISE[kind])
-        return {kind: strict(operation) for kind, operation in known.items()}
+        functions = {kind: self._scalars[name] for kind, name in IN_FORMULAS.items()}
+        return functions | {kind: strict(operation) for kind, operation in known.items()}
 
     @cached_property
     def _scalars(self) -> dict[str, Operation]:

@@ -16,6 +16,7 @@ from mirage_nb.interp.arrays import Move
 from mirage_nb.interp.run import run_kernel
 from mirage_nb.ir import (
     COMPARISONS,
+    IN_FORMULAS,
     AccumKind,
     ApplyAttrs,
     ClampAttrs,
@@ -73,11 +74,24 @@ UNARY: dict[str, Callable[[Signs], Signs]] = {
     "floor": lambda x: x | {0} if 1 in x else x, **dict.fromkeys(("tanh", "erf", "atan", "sign", "expm1"), _SAME),
 }  # fmt: skip
 """Functions of formulas; of others every sign is possible."""
-ELEMENTWISE: dict[OpKind, Callable[[Signs], Signs]] = {
-    OpKind.EXP: lambda x: ABOVE, OpKind.SIGMOID: lambda x: ABOVE, OpKind.RELU: _ROOT, OpKind.SQRT: _ROOT,
-    OpKind.SQR: lambda x: times(x, x, same=True), **dict.fromkeys((OpKind.SILU, OpKind.GELU), _SAME),
-    **dict.fromkeys(COMPARISONS, lambda x: frozenset({0, 1})),
-}  # fmt: skip
+ELEMENTWISE = {OpKind.RELU: _ROOT, **dict.fromkeys(COMPARISONS, UNARY["step"])}
+"""Operators that are no functions of formulas; of others the sign stays."""
+
+
+def _primitive(name: str, *xs: Signs) -> Signs:
+    """A primitive of formulas, but for powers."""
+    match name:
+        case "add":
+            return summed(list(xs))
+        case "sub":
+            return summed([xs[0], _negative(xs[1])])
+        case "mul" | "div":
+            return times(*xs)
+        case "maximum":
+            return _larger(*xs)
+        case "minimum":
+            return _negative(_larger(*map(_negative, xs)))
+    return UNARY[name](xs[0]) if name in UNARY else ANY
 
 
 @dataclass(slots=True)
@@ -118,22 +132,17 @@ class SignAlgebra:
                 return frozenset({0, 1})
             case ((OpKind.MUL | OpKind.DIV), _):
                 return times(operands[0].signs, operands[1].signs, same=operands[0] is operands[1])
-            case OpKind.ADD, _:
-                return summed([x.signs for x in operands])
-            case OpKind.SUB, _:
-                return summed([operands[0].signs, _negative(operands[1].signs)])
             case OpKind.MATMUL, _:
                 return _contracted(*operands)
             case OpKind.CONCAT_MATMUL, _:
                 return summed([_contracted(operands[0], operands[2]), _contracted(operands[1], operands[3])])
-            case OpKind.MAXIMUM, _:
-                return _larger(operands[0].signs, operands[1].signs)
             case ((OpKind.SUM | OpKind.RESCALED_SUM | OpKind.RUNNING_SUM), _):
                 return summed([operands[0].signs] * 2)
             case OpKind.CONCAT, _:
                 return operands[0].signs | operands[1].signs
-        rule = ELEMENTWISE.get(kind)
-        return operands[0].signs if rule is None else rule(operands[0].signs)
+        if kind in IN_FORMULAS:
+            return _primitive(IN_FORMULAS[kind], *(x.signs for x in operands))
+        return ELEMENTWISE.get(kind, _SAME)(operands[0].signs)
 
     def _formula(self, text: str, x: Signs) -> Signs:
         def row(name: str) -> Callable[..., Signs]:
@@ -144,18 +153,7 @@ class SignAlgebra:
                 if name == "log1p":
                     return row("log")(summed([ABOVE, xs[0]]))
                 self._need(SCALAR_NEEDS[name], xs[-1])
-                match name:
-                    case "add":
-                        return summed(list(xs))
-                    case "sub":
-                        return summed([xs[0], _negative(xs[1])])
-                    case "mul" | "div":
-                        return times(*xs)
-                    case "maximum":
-                        return _larger(*xs)
-                    case "minimum":
-                        return _negative(_larger(*map(_negative, xs)))
-                return UNARY[name](xs[0]) if name in UNARY else ANY
+                return _primitive(name, *xs)
 
             return made
 
