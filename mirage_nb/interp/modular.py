@@ -18,6 +18,7 @@ import numpy as np
 from mirage_nb.interp.products import WORD as WORD
 from mirage_nb.interp.products import Residues as Residues
 from mirage_nb.interp.products import product
+from mirage_nb.interp.undrawn import GOLDEN, scatter
 
 CUBE_ROOT = 2**21
 """Products of three residues of primes up to this are words."""
@@ -252,8 +253,5 @@ def mix(x: Residues, key: int | Residues) -> Residues:
     keys = np.uint64(key & (2**64 - 1)) if isinstance(key, int) else key[:, None]
     word: Residues = x.reshape(1 if isinstance(key, int) else len(key), -1) ^ keys
     for _ in range(2):
-        word = word + np.uint64(0x9E3779B97F4A7C15)
-        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        word = word ^ (word >> np.uint64(31))
+        word = scatter(word + GOLDEN)
     return word.reshape(x.shape)

@@ -19,6 +19,8 @@ from mirage_nb.ir.ops import Shape
 
 AT_ONCE = 2**18
 """Elements that are drawn at once: as many as stay in the cache."""
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio."""
 
 
 class Undrawn(NDArrayOperatorsMixin):
@@ -114,8 +116,13 @@ def _address(array: NDArray[Any]) -> int:
 
 def splitmix(places: NDArray[np.uint64], key: int) -> NDArray[np.uint64]:
     """The words at these places of the sequence that the generator splitmix64 makes of a key."""
-    word = places * np.uint64(0x9E3779B97F4A7C15)
+    word = places * GOLDEN
     word += np.uint64(key)
+    return scatter(word)
+
+
+def scatter(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64, in place: every input bit reaches every output bit."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         word ^= word >> np.uint64(shift)
         word *= np.uint64(factor)

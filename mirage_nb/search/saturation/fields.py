@@ -13,6 +13,8 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
+from mirage_nb.interp.undrawn import GOLDEN, scatter
+
 Array = npt.NDArray[np.int64]
 
 P = 1072159483
@@ -80,7 +82,7 @@ class Field:
         word = p.astype(np.uint64) * np.uint64(Q) + salt + np.uint64(self._seed)
         if q is not None:
             word = word + q.astype(np.uint64)
-        first, second = _mix(word), _mix(word ^ np.uint64(0x9E3779B97F4A7C15))
+        second, first = scatter(word ^ GOLDEN), scatter(word)
         return (first % np.uint64(P)).astype(np.int64), (second % np.uint64(Q)).astype(np.int64)
 
 
@@ -94,10 +96,3 @@ def _powers(base: int) -> Array:
         table[filled : filled + count] = table[:count] * step % P
         filled += count
     return table
-
-
-def _mix(word: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finalizer of splitmix64: every input bit reaches every output bit."""
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return word ^ (word >> np.uint64(31))

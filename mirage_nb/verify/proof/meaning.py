@@ -29,6 +29,7 @@ from mirage_nb.interp import arrays
 from mirage_nb.interp.constants import root_of
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.interp.run import run_outputs
+from mirage_nb.interp.undrawn import GOLDEN, scatter
 from mirage_nb.ir import COMPARISONS, AccumKind, ConstAttrs, DimAttrs, KernelGraph, OpKind, PowAttrs, WhereAttrs
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.verify.proof.axes import Part, leaves
@@ -115,10 +116,7 @@ class Algebra:
         mixed: NDArray[np.uint64] = np.asarray(int.from_bytes(seed, "big"), np.uint64)
         with np.errstate(over="ignore"):
             for arg in args:
-                mixed = (mixed ^ arg.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-                for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-                    mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-                mixed = mixed ^ (mixed >> np.uint64(31))
+                mixed = scatter((mixed ^ arg.astype(np.uint64)) * GOLDEN)
         return (mixed % np.uint64(PRIME)).astype(np.int64)
 
     def drawn(self, name: str, shape: tuple[int, ...]) -> Residues:
