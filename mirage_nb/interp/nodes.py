@@ -46,7 +46,7 @@ System = Reals | Field
 
 
 class Of(NamedTuple):
-    """An operation of any system: the method that says what it is, of what; or the property that it is."""
+    """An operation of any system: the method that says what it is, of what; or that it is itself."""
 
     name: str
     args: tuple[Any, ...] = ()
@@ -350,7 +350,7 @@ def _moved(move: Move, shape: Shape) -> Places:
     return Places(numbered.shape, listed=np.asarray(numbered, np.int64).reshape(-1) - 1)
 
 
-ADD, MAXIMUM = Of("add"), Of("maximum")
+ADD, MAXIMUM = Of("scalar", ("add",)), Of("scalar", ("maximum",))
 Rule = Callable[[SliceAlgebra, Sequence[Node], Attrs | None, int], Node]
 
 

@@ -322,27 +322,26 @@ def gelu(x: Number) -> Number:
     return strict(multiply)(x * HALF, strict(add)(ONE, _error_function(x / arb(2).sqrt())))
 
 
-SCALARS: dict[str, Operation] = {
+_OF_NUMBERS: dict[str, Operation] = {
     "add": add, "sub": subtract, "mul": multiply, "div": divide, "neg": negative,
     "exp": exponential, "log": logarithm, "sqrt": square_root, "square": lambda x: multiply(x, x),
     "tanh": _of_ball("tanh", ZERO), "sigmoid": sigmoid, "erf": _error_function, "abs": absolute,
     "sin": _wave("sin", ZERO), "cos": _wave("cos", ONE), "expm1": _of_ball("expm1", ZERO),
     "atan": _of_ball("atan", ZERO), "sign": sign, "floor": floor, "step": step, "minimum": minimum, "maximum": maximum,
 }  # fmt: skip
-"""The primitives of formulas, but for powers and those that are made of these."""
-
-
+SCALARS = {name: strict(operation) for name, operation in _OF_NUMBERS.items()}
+"""The primitives of formulas, but for powers and those that are made of these; what is made of a hole is one."""
 ELEMENTWISE: dict[OpKind, Operation] = {
     **{kind: SCALARS[name] for kind, name in IN_FORMULAS.items()},
-    OpKind.SILU: silu,
-    OpKind.GELU: gelu,
-    OpKind.RELU: lambda x: maximum(x, ZERO),
-    OpKind.GREATER: _compared(operator.gt, operator.le),
-    OpKind.GREATER_EQUAL: _compared(operator.ge, operator.lt),
-    OpKind.EQUAL: _compared(operator.eq, operator.ne),
-    OpKind.CAST: lambda x: x,
+    OpKind.SILU: strict(silu),
+    OpKind.GELU: strict(gelu),
+    OpKind.RELU: strict(lambda x: maximum(x, ZERO)),
+    OpKind.GREATER: strict(_compared(operator.gt, operator.le)),
+    OpKind.GREATER_EQUAL: strict(_compared(operator.ge, operator.lt)),
+    OpKind.EQUAL: strict(_compared(operator.eq, operator.ne)),
+    OpKind.CAST: strict(lambda x: x),
 }
-"""What elementwise operators without attributes compute of numbers."""
+"""What elementwise operators without attributes compute of numbers and holes."""
 
 
 def elementwise(kind: OpKind, attrs: Attrs | None) -> Operation:
@@ -353,7 +352,7 @@ def elementwise(kind: OpKind, attrs: Attrs | None) -> Operation:
         return strict(partial(_clamp, attrs))
     if isinstance(attrs, WhereAttrs):
         return partial(_where, other(attrs))
-    return STRICT[kind]
+    return ELEMENTWISE[kind]
 
 
 def other(attrs: WhereAttrs) -> Number:
@@ -378,11 +377,10 @@ def _clamp(attrs: ClampAttrs, x: Number) -> Number:
     return x if attrs.high is None else minimum(x, rational(attrs.high))
 
 
-STRICT = {kind: strict(operation) for kind, operation in ELEMENTWISE.items()}
-ADD, SUBTRACT, MULTIPLY, MAXIMUM, EXPONENTIAL = (STRICT[OpKind[k]] for k in "ADD SUB MUL MAXIMUM EXP".split())
+ADD, SUBTRACT, MULTIPLY, MAXIMUM, EXPONENTIAL = (SCALARS[name] for name in ("add", "sub", "mul", "maximum", "exp"))
 PLAIN: dict[Operation, np.ufunc] = {
-    ADD: np.add, SUBTRACT: np.subtract, MULTIPLY: np.multiply, STRICT[OpKind.DIV]: np.true_divide,
-    STRICT[OpKind.SQR]: np.square, MAXIMUM: np.maximum,
+    ADD: np.add, SUBTRACT: np.subtract, MULTIPLY: np.multiply, SCALARS["div"]: np.true_divide,
+    SCALARS["square"]: np.square, MAXIMUM: np.maximum,
 }  # fmt: skip
 """Operations that are the library's own where every number is a short rational; but for the maximum, where none is an
 infinity, too."""
@@ -444,7 +442,7 @@ class Reals:
 
     def scalar(self, name: str) -> Operation:
         """What a primitive of formulas computes."""
-        return strict(SCALARS[name])
+        return SCALARS[name]
 
     def constant(self, attrs: ConstAttrs) -> Number:
         """The number that a constant stands for."""
@@ -456,11 +454,6 @@ class Reals:
             return not self.certain
         return not (_may_be_zero(condition) if self.certain else is_zero(condition))
 
-    @property
-    def add(self) -> Operation:
-        """x + y."""
-        return ADD
-
     def folded(self, operation: Operation, x: Array) -> Array:
         """The elements of every row, folded."""
         return folded(operation, x)
@@ -468,11 +461,6 @@ class Reals:
     def product(self, x: Array, y: Array) -> Array:
         """The sums of x * y, row by row."""
         return folded(ADD, over(MULTIPLY, x, y))
-
-    @property
-    def maximum(self) -> Operation:
-        """The larger one."""
-        return MAXIMUM
 
     def rescaled(self, x: Number, top: Number, new: Number) -> Number:
         """x * exp(top - new)."""

@@ -142,12 +142,12 @@ class Field:
     @cached_property
     def add(self) -> Operation:
         """x + y."""
-        return strict(self._add)
+        return self._scalars["add"]
 
     @cached_property
     def multiply(self) -> Operation:
         """x * y."""
-        return strict(self._multiply)
+        return self._scalars["mul"]
 
     def folded(self, operation: Operation, x: Array) -> Array:
         """The elements of every row, folded; sums of residues by Python's own loops, as millions come by."""
@@ -173,11 +173,6 @@ class Field:
             open_ = None in q or None in other_q
             return sum(map(mul, p, other_p)) % self.p, None if open_ else sum(map(mul, q, other_q)) % self.q
         return _hole((*xs, *ys)) if Hole in kinds else reduce(self.add, map(self.multiply, xs, ys))
-
-    @cached_property
-    def maximum(self) -> Operation:
-        """The larger one in another order than that of the reals."""
-        return strict(self._maximum)
 
     def rescaled(self, x: Number, top: Number, new: Number) -> Number:
         """x * exp(top - new), as `numbers.rescaled`."""
@@ -300,6 +295,7 @@ class Field:
         return numbers.silu(x) if type(x) is numbers.arb else self.multiply(x, self._sigmoid(x))
 
     def _maximum(self, x: Number, y: Number) -> Number:
+        """The larger one in another order than that of the reals."""
         for one, other in ((x, y), (y, x)):
             if type(one) is numbers.arb:
                 return one if one > 0 else other
@@ -365,7 +361,7 @@ class Field:
         if type(other) is numbers.arb:
             other = self._function("infinity", (int(other > 0), int(other > 0)))
         share = self._function("share", condition)
-        return strict(self._add)(other, self.multiply(share, self._scalars["sub"](x, other)))
+        return self.add(other, self.multiply(share, self._scalars["sub"](x, other)))
 
     def _function(self, name: str, x: Residue) -> Residue:
         """A random function of a residue."""

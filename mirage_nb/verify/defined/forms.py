@@ -86,7 +86,7 @@ def _primitive(name: str, *xs: Signs) -> Signs:
         case "sub":
             return summed([xs[0], _negative(xs[1])])
         case "mul" | "div":
-            return times(*xs)
+            return times(xs[0], xs[1])
         case "maximum":
             return _larger(*xs)
         case "minimum":
