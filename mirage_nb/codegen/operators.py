@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from mirage_nb.ir import IN_FORMULAS, ApplyAttrs, Attrs, ClampAttrs, OpKind, PowAttrs, WhereAttrs, formula
+from mirage_nb.ir import ApplyAttrs, Attrs, ClampAttrs, OpKind, PowAttrs, WhereAttrs, formula
 
 
 def number(value: Fraction) -> str:
@@ -105,7 +105,7 @@ def _where(operands: list[str], attrs: Attrs | None) -> str:
 
 
 CUDA: dict[OpKind, Callable[[list[str], Attrs | None], str]] = {
-    **{kind: _call(SCALARS[name]) for kind, name in IN_FORMULAS.items()},
+    **{kind: _call(SCALARS[name]) for kind, name in formula.OPERATORS.items()},
     OpKind.ADD: _infix("+"),
     OpKind.SUB: _infix("-"),
     OpKind.MUL: _infix("*"),

@@ -31,7 +31,7 @@ from flint import fmpq as fmpq
 from numpy.typing import NDArray
 
 from mirage_nb.interp.constants import constant, rational
-from mirage_nb.ir import IN_FORMULAS, ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs
+from mirage_nb.ir import ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs, formula
 from mirage_nb.ir.ops import Attrs
 
 Array = NDArray[Any]
@@ -332,7 +332,7 @@ _OF_NUMBERS: dict[str, Operation] = {
 SCALARS = {name: strict(operation) for name, operation in _OF_NUMBERS.items()}
 """The primitives of formulas, but for powers and those that are made of these; what is made of a hole is one."""
 ELEMENTWISE: dict[OpKind, Operation] = {
-    **{kind: SCALARS[name] for kind, name in IN_FORMULAS.items()},
+    **{kind: SCALARS[name] for kind, name in formula.OPERATORS.items()},
     OpKind.SILU: strict(silu),
     OpKind.GELU: strict(gelu),
     OpKind.RELU: strict(lambda x: maximum(x, ZERO)),

@@ -21,7 +21,6 @@ from mirage_nb.interp import arrays
 from mirage_nb.interp.arrays import Array
 from mirage_nb.interp.run import COMPOSED, composed, run_outputs
 from mirage_nb.ir import (
-    IN_FORMULAS,
     AccumKind,
     ApplyAttrs,
     ClampAttrs,
@@ -221,7 +220,7 @@ TABLE: dict[OpKind, Rule] = {
     OpKind.MAX: _max,
     OpKind.RESCALED_SUM: _rescaled_sum,
     OpKind.RUNNING_SUM: lambda operands, attrs, batch: arrays.running(operands[0], attrs, batch),
-    **{kind: _elementwise(SCALARS[name]) for kind, name in IN_FORMULAS.items()},
+    **{kind: _elementwise(SCALARS[name]) for kind, name in formula.OPERATORS.items()},
     OpKind.SILU: _elementwise(lambda x: x * _sigmoid(x)),
     OpKind.GELU: _elementwise(lambda x: x * (1 + _erf(x / math.sqrt(2)).astype(x.dtype)) / 2),
     OpKind.RELU: _elementwise(lambda x: np.maximum(x, 0)),

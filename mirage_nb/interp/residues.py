@@ -31,7 +31,7 @@ from mirage_nb.interp.instance import FieldInstance
 from mirage_nb.interp.modular import Residues
 from mirage_nb.interp.numbers import ONE, OPEN, UNDEFINED, ZERO, Array, Hole, Number, Operation, fmpq, strict
 from mirage_nb.interp.undrawn import splitmix
-from mirage_nb.ir import COMPARISONS, IN_FORMULAS, ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs
+from mirage_nb.ir import COMPARISONS, ClampAttrs, ConstAttrs, OpKind, PowAttrs, WhereAttrs, formula
 from mirage_nb.ir.ops import Attrs
 
 Residue = tuple[int, int | None]
@@ -379,7 +379,7 @@ class Field:
             known[kind] = partial(self._compared, kind)
         for kind in (OpKind.GELU, OpKind.RELU):
             known[kind] = self._opaque(kind.value, numbers.ELEMENTWISE[kind])
-        functions = {kind: self._scalars[name] for kind, name in IN_FORMULAS.items()}
+        functions = {kind: self._scalars[name] for kind, name in formula.OPERATORS.items()}
         return functions | {kind: strict(operation) for kind, operation in known.items()}
 
     @cached_property

@@ -4,7 +4,6 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES, HALVES, DType, MemSpace, TensorType
 from mirage_nb.ir.graph import BlockGraph, Input, KernelGraph, Op, Size, ThreadGraph
 from mirage_nb.ir.ops import (
     COMPARISONS,
-    IN_FORMULAS,
     OPS,
     AccumAttrs,
     AccumKind,
@@ -32,9 +31,9 @@ from mirage_nb.ir.ops import (
 )
 
 __all__ = [
-    "COMPARISONS", "DTYPE_NAMES", "HALVES", "IN_FORMULAS", "OPS", "AccumAttrs", "AccumKind", "ApplyAttrs",
-    "ArangeAttrs", "Attrs", "BlockGraph", "CastAttrs", "ClampAttrs", "ConstAttrs", "DType", "DimAttrs", "InIterAttrs",
-    "Input", "KernelGraph", "Level", "MemSpace", "Op", "OpKind", "OpSpec", "OutSaverAttrs", "PadAttrs", "PowAttrs",
-    "RepeatAttrs", "ReshapeAttrs", "RunningAttrs", "Size", "SliceAttrs", "TensorType", "ThreadGraph", "Trait",
-    "TransposeAttrs", "WhereAttrs", "promote",
+    "COMPARISONS", "DTYPE_NAMES", "HALVES", "OPS", "AccumAttrs", "AccumKind", "ApplyAttrs", "ArangeAttrs", "Attrs",
+    "BlockGraph", "CastAttrs", "ClampAttrs", "ConstAttrs", "DType", "DimAttrs", "InIterAttrs", "Input", "KernelGraph",
+    "Level", "MemSpace", "Op", "OpKind", "OpSpec", "OutSaverAttrs", "PadAttrs", "PowAttrs", "RepeatAttrs",
+    "ReshapeAttrs", "RunningAttrs", "Size", "SliceAttrs", "TensorType", "ThreadGraph", "Trait", "TransposeAttrs",
+    "WhereAttrs", "promote",
 ]  # fmt: skip

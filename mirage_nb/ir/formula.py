@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from mirage_nb.errors import FormatError, ProgramSizeError, ProgramSyntaxError
+from mirage_nb.ir.ops import OpKind
 from mirage_nb.ir.syntax import expression
 
 T = TypeVar("T")
@@ -34,6 +35,12 @@ ARITHMETIC: dict[type[ast.operator], tuple[str, str, int]] = {
 
 PRIMITIVES = frozenset(SCALARS) | {name for name, _, _ in ARITHMETIC.values()} | {"neg"}
 """What every interpreter has a row for."""
+
+OPERATORS: dict[OpKind, str] = {
+    OpKind.ADD: "add", OpKind.SUB: "sub", OpKind.MUL: "mul", OpKind.DIV: "div", OpKind.EXP: "exp",
+    OpKind.SQR: "square", OpKind.SQRT: "sqrt", OpKind.SIGMOID: "sigmoid", OpKind.MAXIMUM: "maximum",
+}  # fmt: skip
+"""What primitives are called that are operators themselves."""
 
 MAX_LENGTH = 200
 """Characters of a canonical text."""

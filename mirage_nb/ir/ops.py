@@ -491,11 +491,6 @@ OPS: dict[OpKind, OpSpec] = {
         _row(OpKind.PAD, 1, PadAttrs, _K, _pad, _T.VIEW, _T.LAX),
     )
 }
-IN_FORMULAS: dict[OpKind, str] = {
-    OpKind.ADD: "add", OpKind.SUB: "sub", OpKind.MUL: "mul", OpKind.DIV: "div", OpKind.EXP: "exp",
-    OpKind.SQR: "square", OpKind.SQRT: "sqrt", OpKind.SIGMOID: "sigmoid", OpKind.MAXIMUM: "maximum",
-}  # fmt: skip
-"""What primitives of formulas (`formula.PRIMITIVES`) are called that are operators themselves."""
 COMPARISONS: dict[OpKind, ApplyAttrs] = {
     OpKind.GREATER: ApplyAttrs("compared", "1 - step(-x)"),
     OpKind.GREATER_EQUAL: ApplyAttrs("compared", "step(x)"),

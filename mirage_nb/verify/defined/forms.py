@@ -16,7 +16,6 @@ from mirage_nb.interp.arrays import Move
 from mirage_nb.interp.run import run_kernel
 from mirage_nb.ir import (
     COMPARISONS,
-    IN_FORMULAS,
     AccumKind,
     ApplyAttrs,
     ClampAttrs,
@@ -140,8 +139,8 @@ class SignAlgebra:
                 return summed([operands[0].signs] * 2)
             case OpKind.CONCAT, _:
                 return operands[0].signs | operands[1].signs
-        if kind in IN_FORMULAS:
-            return _primitive(IN_FORMULAS[kind], *(x.signs for x in operands))
+        if kind in formula.OPERATORS:
+            return _primitive(formula.OPERATORS[kind], *(x.signs for x in operands))
         return ELEMENTWISE.get(kind, _SAME)(operands[0].signs)
 
     def _formula(self, text: str, x: Signs) -> Signs:
