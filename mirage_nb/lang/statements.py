@@ -475,8 +475,8 @@ class Statements(Declarations):
             return ProgramSyntaxError("the program is empty", hint=DECLARE, span=self.source.span(1, 1, 1))
         made = [binding.name for binding in self._made if not binding.is_input]
         hint = f"end with: return {made[-1] if made else 'Y'}"
-        if isinstance(self.body[-1], ast.FunctionDef):
-            hint = f"inputs stand before the function, as X: f16[2, 3], and behind it: return {self.body[-1].name}(X)"
+        if isinstance(f := self.body[-1], ast.FunctionDef):
+            hint = f"give all parameters types, as x: f16[2, 3]; or declare inputs, and behind it: return {f.name}(X)"
         return self._error(ProgramSyntaxError, "the program returns nothing", hint, self.body[-1])
 
 

@@ -238,6 +238,7 @@ def test_results_have_the_names_of_a_dict() -> None:
     ("return F.dropout(X, 0.1)", "no random numbers"),
     ("return jax.vmap(torch.exp)(X)", "by themselves"),
     ("class Model:\n    x = 1\nreturn X * 2", "def forward"),
+    ("def forward(x: f32[4], w):\n    return x * w", "give all parameters types"),
 ])  # fmt: skip
 def test_what_cannot_be_says_why(text: str, words: str) -> None:
     with pytest.raises(MirageError) as caught:
