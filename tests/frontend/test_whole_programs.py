@@ -129,3 +129,16 @@ def test_what_was_exported_is_read(whole: bool) -> None:
     program = mirage_nb.from_torch(exported if whole else exported.module(), (x,))  # type: ignore[arg-type]
     (found,) = evaluate(program.graph, [y.double().numpy() for y in program.arguments(x)])
     np.testing.assert_allclose(found, model(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_what_the_table_has_whole_is_not_decomposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch would look at every operator that it has."""
+    monkeypatch.delattr(torch.export.ExportedProgram, "run_decompositions")
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Softmax(-1)).eval(), t(2, 4)
+    program = mirage_nb.from_torch(model, (x,))
+    (found,) = evaluate(program.graph, [y.double().numpy() for y in program.arguments(x)])
+    np.testing.assert_allclose(found, model(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+    kept = torch.zeros(4)
+    for changing in (lambda x: x.add_(1) * 2, lambda x: F.batch_norm(x, kept, kept + 1, training=True)):
+        with pytest.raises(TraceError, match="run_decompositions"):
+            mirage_nb.from_torch(changing, (x,))
