@@ -9,14 +9,14 @@ kernel graph of pre-defined operators).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NewType, TypeGuard
 
 from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, ShapeError, SourceSpan
-from mirage_nb.ir.dtypes import DType, MemSpace, TensorType
+from mirage_nb.ir.dtypes import HALVES, DType, MemSpace, TensorType
 from mirage_nb.ir.graph import Input, KernelGraph, Op, Size, infer
-from mirage_nb.ir.ops import OPS, Attrs, Level, OpKind, Shape, Trait, WhereAttrs, show_shape
+from mirage_nb.ir.ops import COMPARISONS, OPS, Attrs, CastAttrs, Level, OpKind, Shape, Trait, WhereAttrs, show_shape
 from mirage_nb.lang.constants import Number, shorten
 from mirage_nb.lang.hints import shapes_hint
 from mirage_nb.lang.limits import MAX_ELEMENTS, MAX_OPERATORS, MAX_RANK
@@ -111,11 +111,12 @@ def is_tensor(result: object) -> TypeGuard[Value]:
 class Builder:
     """The program under construction.
 
-    `place` is where in the text the next operators come from; `most`: how many there may be.
+    `place` is where in the text the next operators come from; `most`: how many there may be. `weakly`: what is made of
+    places, comparisons and chosen numbers alone takes the type of the half that it meets, as in JAX; else it is f32.
     """
 
-    def __init__(self, operators: int = MAX_OPERATORS) -> None:
-        self.most = operators
+    def __init__(self, operators: int = MAX_OPERATORS, *, weakly: bool = False) -> None:
+        self.most, self.weakly = operators, weakly
         self.place: SourceSpan | None = None
         self._made: list[Input | Op] = []
         self._types: list[TensorType] = []
@@ -126,6 +127,10 @@ class Builder:
         self.masks: set[Value] = set()
         self.truths: set[Value] = set()
         """Inputs of truth values, and views of them: any number but 0 is true, as in NumPy, whatever they are given."""
+        self.weak: set[Value] = set()
+        """What has no type of its own, which f32 holds."""
+        self.unrounded: dict[Value, Value] = {}
+        """What was rounded to a half when it met one, as f32."""
         self.fills: dict[Value, Number | Infinity] = {}
         """Tensors of one number everywhere."""
         self._known: dict[tuple[OpKind, tuple[int, ...], Attrs | None], Value] = {}
@@ -152,6 +157,10 @@ class Builder:
         ordered = tuple(sorted(operands)) if Trait.COMMUTATIVE in OPS[kind].traits else operands
         if (known := self._known.get((kind, ordered, attrs))) is not None:
             return known
+        weak = self.weakly and self._is_weak(kind, operands, attrs)
+        own = None if weak else self.meeting(operands[kind is OpKind.WHERE :])
+        if own is not None and Trait.ELEMENTWISE not in OPS[kind].traits:  # products and joins are of one type
+            operands = tuple(self._cast(v, own) if self.is_weak(v) else v for v in operands)
         op = Op(kind, operands, attrs)
         types = tuple(self._types[v] for v in operands)
         try:
@@ -164,10 +173,42 @@ class Builder:
             hint = "loops are unrolled: one may never end, or go too often; a program is one kernel, or a few"
             raise ProgramSizeError(f"the program has more than {self.most} operators", hint=hint)
         made = self._append(op, tensor)
+        if weak:
+            self.weak.add(made)
+        elif own is not None and tensor.dtype is not own:
+            exact, made = made, self._cast(made, own)
+            self.unrounded[made] = exact
         self._known[kind, ordered, attrs] = made
         if is_view and self.truths.issuperset(operands):
             self.truths.add(made)
         return made
+
+    def _is_weak(self, kind: OpKind, operands: Sequence[Value], attrs: Attrs | None) -> bool:
+        """Whether what an operator makes has no type of its own."""
+        if kind is OpKind.ARANGE or kind in COMPARISONS or getattr(attrs, "name", "") == COMPARISON:
+            return True
+        chosen = operands[kind is OpKind.WHERE :]
+        numbers = all(v in self._numbers for v in chosen)
+        weak = all(v in self._numbers or self.is_weak(v) for v in chosen)
+        return weak and kind is not OpKind.CAST and (kind is OpKind.WHERE or not numbers)
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether some tensor is of a half."""
+        return any(type_.dtype in HALVES for type_ in self._types)
+
+    def is_weak(self, value: Value) -> bool:
+        """Whether a tensor has no type of its own; one that was made full of a number has."""
+        return value in self.weak and self.filled(value) is None
+
+    def meeting(self, values: Sequence[Value]) -> DType | None:
+        """The half that those have which have a type of their own, where others have none; else None."""
+        weak = {v for v in self.weak.intersection(values) if self.is_weak(v)}
+        typed = {self.dtype(v) for v in values if v not in weak and v not in self._numbers} if weak else set()
+        return typed.pop() if len(typed) == 1 and typed <= HALVES else None
+
+    def _cast(self, value: Value, dtype: DType) -> Value:
+        return self.emit(OpKind.CAST, value, attrs=CastAttrs(dtype))
 
     def one(self, value: Value) -> Value:
         """A truth value as the number 1 or 0; any other tensor as it is."""
@@ -287,6 +328,8 @@ class Builder:
         return Value(len(self._made) - 1)
 
 
+COMPARISON = "compared"
+"""What formulas of comparisons are called."""
 _VIEWS = (OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.SLICE)
 _SAME = (OpKind.CAST, *_VIEWS)
 """What leaves a tensor of one number what it is, but for the digits of its type."""

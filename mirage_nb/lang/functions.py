@@ -49,7 +49,7 @@ def _formula(name: str, summary: str, text: str, **constants: str) -> Function:
 def _cast(dtype: DType) -> Function:
     name = dtype.value
     summary = f"x with the element type {name}; sums and products of it follow the rules of that type"
-    return Function(name, (_TERM,), summary, _SAME, lowering.cast(dtype), f"{name}(f64(X))")
+    return Function(name, (_TERM,), summary, _SAME, lowering.told(dtype), f"{name}(f64(X))")
 
 
 def defined(name: str, text: str) -> Function:

@@ -343,6 +343,16 @@ def cast(dtype: DType) -> Callable[[Builder, Term], Term]:
     return lower
 
 
+def told(dtype: DType) -> Callable[[Builder, Term], Term]:
+    """The same where a program says so: what has no type of its own has this one from now on."""
+
+    def lower(b: Builder, x: Term) -> Term:
+        weak = not isinstance(x, Number) and b.has_halves and b.is_weak(x)
+        return b.emit(OpKind.CAST, b.value(x), attrs=CastAttrs(dtype)) if weak else cast(dtype)(b, x)
+
+    return lower
+
+
 def formula_of(name: str, text: str, *parameters: str) -> Callable[..., Term]:
     """The elementwise function that a formula over x says; `parameters` are the names of constants in it."""
     tree = expression(text).body

@@ -30,7 +30,7 @@ from mirage_nb.ir.ops import (
     show_shape,
 )
 from mirage_nb.lang import constants
-from mirage_nb.lang.builder import Builder, Infinity, Result, Scalar, Term, Value, is_tensor
+from mirage_nb.lang.builder import COMPARISON, Builder, Infinity, Result, Scalar, Term, Value, is_tensor
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.limits import MAX_ELEMENTS
 from mirage_nb.lang.lowering import (
@@ -55,7 +55,7 @@ from mirage_nb.lang.views import concatenated, expand, reshaped, sliced, stacked
 Choice = Term | Infinity
 _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.GtE, ast.Lt: ast.Gt}
 _MIRRORED = _SWAPPED | {other: kind for kind, other in _SWAPPED.items()}
-_STEP = {kind: formula_of("compared", text) for kind, text in STEPS.items()}
+_STEP = {kind: formula_of(COMPARISON, text) for kind, text in STEPS.items()}
 
 
 def comparison(kind: type[ast.cmpop]) -> Callable[[Builder, Choice, Choice], Term]:
@@ -77,7 +77,8 @@ def comparison(kind: type[ast.cmpop]) -> Callable[[Builder, Choice, Choice], Ter
             x, y = y, x
         finite = [isinstance(side, Number) or denominator(b, side) is not None for side in (x, y)]
         if all(finite) or (any(finite) and wanted is not ast.Gt):  # of no number, `1 - step(-x)` is 1
-            return _STEP[wanted](b, b.tensor(subtract(b, x, y), "a comparison"))
+            difference = b.tensor(subtract(b, x, y), "a comparison")
+            return _STEP[wanted](b, b.unrounded.get(difference, difference))
         made = b.emit(COMPARED[ast.Eq if wanted is ast.NotEq else wanted], b.value(x), b.value(y))
         return opposite(b, made) if wanted is ast.NotEq else made
 
@@ -197,14 +198,17 @@ def added(b: Builder, x: Term, y: Term) -> Term:
         for one, other in ((x, y), (y, x)):
             if (found := _left_out(b, one)) is not None:
                 mask, inner, infinity = found
-                made = cast(promote(b.dtype(x), b.dtype(y)))(b, added(b, other, inner))
+                dtype = b.meeting((x, y)) or promote(b.dtype(x), b.dtype(y))
+                made = cast(dtype)(b, added(b, other, inner))
                 return where(b, mask, made, infinity)
     return add(b, x, y)
 
 
 def subtracted(b: Builder, x: Term, y: Term) -> Term:
     """x - y; of a mask of a number and an infinity, the infinity stays."""
-    if not isinstance(x, Number) and not isinstance(y, Number) and promote(b.dtype(x), b.dtype(y)) is b.dtype(y):
+    if isinstance(x, Number) or isinstance(y, Number):
+        return subtract(b, x, y)
+    if (b.meeting((x, y)) or promote(b.dtype(x), b.dtype(y))) is b.dtype(y):
         mask, inner, infinity = _left_out(b, x) or (x, x, None)
         if infinity is not None and isinstance(inner, Number):
             return where(b, mask, subtract(b, inner, y), infinity)

@@ -51,11 +51,14 @@ Numbers are exact: 0.1 is one tenth, 64 ** -0.5 is one eighth, 128 ** -0.5 keeps
 Shapes, axes, indices and bounds of loops are integer expressions of constants. Equal subexpressions are computed once.
 
 Element types: an operator on two types gives the wider one, f16 with bf16 gives f32; numbers take the type of the
-tensor beside them. f32(x) changes the type of x. Sums, products of matrices and everything elementwise are computed in
-f32 (in f64 for f64 operands) and rounded to the type of the result where it is stored; what stays inside a kernel may
-keep its digits. So f16(x) says what is stored, and f32(x) that the results that follow are stored as f32. Inputs of
-whole numbers (i32, i64, bool and their like: indices, classes, masks; of bool any number but 0 is true) are passed as
-integer tensors and held in f32, which has those up to 2**24 exactly: a tensor with others is refused, and what a
+tensor beside them, and so do places (arange), comparisons, where(m, 1, -inf) and what is made of such and of numbers
+alone, as in JAX: they are f32, which a half that they meet makes its own. Until then they are exact, and so is a
+comparison: 0.1 * arange(n) is rounded where X: f16 is added to it, and X == arange(4096) not at all; f32(arange(n)) is
+f32 whatever it meets. f32(x) changes the type of x. Sums, products of matrices and everything elementwise are computed
+in f32 (in f64 for f64 operands) and rounded to the type of the result where it is stored; what stays inside a kernel
+may keep its digits. So f16(x) says what is stored, and f32(x) that the results that follow are stored as f32. Inputs
+of whole numbers (i32, i64, bool and their like: indices, classes, masks; of bool any number but 0 is true) are passed
+as integer tensors and held in f32, which has those up to 2**24 exactly: a tensor with others is refused, and what a
 program computes of them is computed in f32, so f64(x) stands in front of sums and products beyond."""
 
 

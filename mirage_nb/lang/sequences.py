@@ -35,7 +35,7 @@ from mirage_nb.lang.builder import (
 from mirage_nb.lang.constants import Number, function_of
 from mirage_nb.lang.hints import NAMES
 from mirage_nb.lang.limits import MAX_STATEMENTS
-from mirage_nb.lang.lowering import ZERO, add, cast, is_mask, is_whole, maximum, minimum, multiply, trunc
+from mirage_nb.lang.lowering import ZERO, add, is_mask, is_whole, maximum, minimum, multiply, told, trunc
 from mirage_nb.lang.masks import comparison, table
 from mirage_nb.lang.names import WHOLE
 from mirage_nb.lang.ranges import bounds
@@ -197,7 +197,7 @@ def _cast(b: Builder, x: Result, dtype: Result) -> Result:
         word = dtype.value.partition(":")[0] if isinstance(dtype, Text) else ""
         hint = NAMES.get(word, f"for example f32(x); they are {', '.join(DTYPE_NAMES)}")
         raise DTypeError("this is not an element type", hint=hint)
-    made = cast(DTYPE_NAMES[dtype.value])(b, x if isinstance(x, Number) else b.tensor_of(x, "a cast"))
+    made = told(DTYPE_NAMES[dtype.value])(b, x if isinstance(x, Number) else b.tensor_of(x, "a cast"))
     return plain(made)
 
 

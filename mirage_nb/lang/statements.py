@@ -75,7 +75,7 @@ class Statements(Declarations):
         self.source = source
         self.body = tree.body
         self.sizes = sizes
-        self.builder = Builder() if builder is None else builder
+        self.builder = Builder(weakly=True) if builder is None else builder
         every, defined_in = [*ast.walk(tree)], dict[str, int]()
         for statement in every:
             match statement:

@@ -24,6 +24,35 @@ from tests.shares import examples
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
+WEAK = {
+    "X + where(X > Y, 0, -inf)": DType.F16, "softmax(X + where(M, 0, -inf)) @ Z": DType.F16,
+    "X - 0.05 * abs(I[:, None] - I)": DType.F16, "X * (Y > 0)": DType.F16, "X / (1 + sum(Y > 0))": DType.F16,
+    "X * exp(-I / 8)": DType.F16, "X @ (I[:, None] * 0.5)": DType.F16, "concat([X, I[None, :]], axis=0)": DType.F16,
+    "where(X > 0, I, -inf) + X": DType.F16, "B * I": DType.BF16, "X * I * B": DType.F32, "X * Y": DType.F32,
+    "X * f32(I)": DType.F32, "(X > 0).float() + X": DType.F32, "X + zeros(16, 16)": DType.F32, "I + 1": DType.F32,
+    "X * where(Y > 0, Y, -1)": DType.F32, "D * I": DType.F64,
+}  # fmt: skip
+"""The type of expressions over halves and what has no type of its own."""
+
+
+@pytest.mark.parametrize("text", WEAK)
+def test_places_comparisons_and_chosen_numbers_take_the_type_of_a_half(text: str) -> None:
+    names = {"X": "f16", "Y": "f32", "B": "bf16", "D": "f64", "Z": "f16", "M": "bool"}
+    lines = "".join(f"{name}: {dtype}[16, 16]\n" for name, dtype in names.items())
+    graph = parse(f"{lines}I = arange(16)\nreturn {text}").graph
+    assert [type_.dtype for type_ in graph.output_types] == [WEAK[text]]
+
+
+def test_what_meets_a_half_is_exact_until_then() -> None:
+    """4095 is no number of f16: a comparison tells it from 4096."""
+    graph = parse("X: f16[1]\nI = arange(4097)\nreturn f32(X == I), X + I / 4096").graph
+    rounded = [graph.types[value].dtype for op, (value, *_) in graph.definitions() if op.kind is OpKind.CAST]
+    assert rounded == [DType.F32, DType.F16]  # what the program says, and the sum
+    same, added = evaluate(graph, [np.array([4096.0])])
+    np.testing.assert_array_equal(same, np.arange(4097) == 4096)
+    np.testing.assert_array_equal(added, 4096 + np.arange(4097) / 4096)
+
+
 def _reduce(fold: Callable[..., Array]) -> Callable[..., Array]:
     return lambda x, axis=None, *, keepdims=False: fold(x, axis=axis, keepdims=keepdims)
 
