@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.interp import reference
-from mirage_nb.ir import AccumKind, KernelGraph
+from mirage_nb.ir import AccumKind, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Budget, prepare, run_configuration
@@ -92,6 +92,17 @@ def test_pieces_take_turns_and_come_before_the_whole() -> None:
     assert all(c.piece for c in found) and len(first) >= 3
     turns = [c.piece for c in found[: 2 * len(first)]]
     assert {*turns} == {*first}, "every piece has its turn before any has its third"
+
+
+def test_beside_numbers_of_places_a_piece_is_the_program() -> None:
+    """What needs no search is looked for in the program alone; loops over keys come before those over what is short."""
+    heads = "".join(f"{name}: bf16[4, 256, 64]\n" for name in "QKV")
+    window = "D = arange(256)[:, None] - arange(256)\nS = where(D < 64, Q @ transpose(K) * 0.125, -inf)"
+    made = Pieces(parse(f"{heads}{window}\nreturn softmax(where(D >= 0, S, -inf)) @ V").graph, H200, NO_LIMITS, 0)
+    (plain,) = made.wholes(lambda digest: [])
+    assert not any(op.kind is OpKind.GRAPH for op in plain.graph.ops)
+    labels = [configuration.label for configuration, _ in made.configurations(EFFORTS["quick"])]
+    assert [label.rpartition("; ")[2] for label in labels] == ["no loop", "loop over d", "loop over c"]
 
 
 def test_a_whole_is_as_sure_as_its_least_sure_piece() -> None:

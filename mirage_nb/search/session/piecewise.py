@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
@@ -74,9 +75,11 @@ class Pieces:
         self._order = [piece.digest for piece in self._pieces]
         self._computing = [piece.digest for piece in self._pieces if piece.computes]
         shares: dict[str, Share] = {}
+        # Beside numbers of places a piece is the program: what nobody has to search of that is known.
+        most = 1 if len(set(self._computing)) == 1 else None
         for piece, digest in zip(self._pieces, self._order, strict=True):
             if digest not in shares:
-                known = tuple(unsearched(piece.graph, target, limits, seed, is_over))
+                known = tuple(islice(unsearched(piece.graph, target, limits, seed, is_over), most))
                 gain = 0.0 if is_over() else _gain(piece, known, target, seed)
                 shares[digest] = Share(piece, self._order.count(digest), known, gain)
         self._shares = shares
