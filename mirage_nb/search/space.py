@@ -176,7 +176,8 @@ def of_piece(effort: Effort, budget: Budget) -> tuple[Effort, Budget]:
 
 def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, ...]:
     """Every configuration of a program at this effort, simplest first, loops over long axes before those over short
-    ones, which blocks may hold whole. They are independent of each other.
+    ones, which blocks may hold whole; rows that only lie along the same data as what is folded are no loop's, and the
+    grid's if they can be. They are independent of each other.
 
     Raises:
         SearchError: neither the program nor a cut of it can be expressed by the closure.
@@ -184,10 +185,12 @@ def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, .
     refused = why_refused(prepared, effort)
     if refused is not None:
         return _cut_up(prepared, effort, refused)
-    loops = (None, *sorted(prepared.reduced, key=lambda axis: -prepared.axes[axis].extent))
+    alike = {*prepared.reduced}.difference(operator.axis for operator, _ in prepared.program)
+    loops = (None, *sorted(prepared.reduced, key=lambda axis: (axis in alike, -prepared.axes[axis].extent)))
     found: list[Configuration] = []
     for kernels in range(1, effort.kernels + 1):
-        for grid in last_grids(prepared) if kernels == 1 else _grids(prepared.reduced):
+        grids = last_grids(prepared) if kernels == 1 else _grids(prepared.reduced)
+        for grid in sorted(grids, key=lambda grid: -len(alike.intersection(grid))):
             for loop in loops:
                 found.append(Configuration(grid, loop, kernels, label(prepared, grid, loop, kernels)))
     if effort.kernels > 1 and effort.cuts:

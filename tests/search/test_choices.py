@@ -97,6 +97,16 @@ def test_causal_attention_is_one_kernel_that_skips_and_the_first_to_be_found() -
     assert loops and all(loop.more.terms for loop in loops)  # as many keys as its rows need
 
 
+def test_attention_within_documents_is_looked_for_where_rows_are_the_grids() -> None:
+    """Rows lie along the same labels as keys, which the program folds, but no block needs all of them."""
+    lines = "".join(f"{name}: f16[4, 256, 64]\n" for name in "QKV") + "G: i32[256]\n"
+    program = f"{lines}return softmax(where(G[:, None] == G, Q @ K.T, -inf)) @ V"
+    prepared = prepare(parse(program).graph)
+    row, key = (next(a for a in t.axes if a in prepared.reduced) for t in prepared.tensors if t.name in "QK")
+    first = configurations(prepared, EFFORTS["quick"])[:2]
+    assert [(one.grid, one.loop) for one in first] == [((row,), None), ((row,), key)]
+
+
 def test_arange_is_exact_in_the_field() -> None:
     def graph(text: str) -> KernelGraph:
         return parse(f"X: f32[6]\nreturn X * ({text})").graph
