@@ -15,7 +15,7 @@ from types import MappingProxyType
 from mirage_nb.errors import TargetError
 from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, Op, OpKind, TensorType
 from mirage_nb.ir.places import numbered
-from mirage_nb.ir.windows import Window, as_matrix, windows
+from mirage_nb.ir.windows import Window, windows
 from mirage_nb.optimize.attention_program import attention_program
 from mirage_nb.optimize.layout import choose_layouts
 from mirage_nb.optimize.options import Options, all_options, default_options
@@ -28,7 +28,7 @@ from mirage_nb.predefined import Match, matches, needed
 from mirage_nb.targets import EXACT, Target
 from mirage_nb.tile.attention import find_attention
 from mirage_nb.tile.bodies import Region, find_region
-from mirage_nb.tile.boxes import bulk_of, columns_brought
+from mirage_nb.tile.boxes import bulk_of, columns_brought, in_boxes
 from mirage_nb.tile.groups import rows_of
 from mirage_nb.tile.memory import Interval, MemoryPlan, allocate
 from mirage_nb.tile.order import Phase, lifetime, scheduled
@@ -37,7 +37,7 @@ from mirage_nb.tile.products import find_product
 from mirage_nb.tile.program import Copy, Program
 from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
 from mirage_nb.tile.scales import move_scales
-from mirage_nb.tile.shared import CHUNK_BYTES, Buffer, worth_having_early
+from mirage_nb.tile.shared import Buffer, worth_having_early
 from mirage_nb.tile.sharing import Tiling, tile_matmul
 from mirage_nb.tile.sketch import Sketch, sketch_of
 from mirage_nb.tile.thread_graph import fuse
@@ -177,14 +177,8 @@ def _not_boxed(graph: KernelGraph, index: int, program: Program, seen: Mapping[i
     for operand, value in enumerate(graph.ops[index].inputs):
         if (window := seen.get(value)) is not None:
             columns = columns_brought(program, operand)
-            if columns is None or not _in_boxes(window, graph.types[value], columns):
+            if columns is None or not in_boxes(window, graph.types[value], columns):
                 yield value
-
-
-def _in_boxes(window: Window, type_: TensorType, columns: int) -> bool:
-    """Whether the copy engine brings boxes of a window, as a matrix with so many columns."""
-    lies = as_matrix(window, type_.shape, columns)
-    return lies is not None and all(elements * type_.dtype.size % CHUNK_BYTES == 0 for elements in lies)
 
 
 def _kernels(
@@ -381,7 +375,7 @@ def _bulk_possible(block: BlockGraph, steps: tuple[Step, ...], seen: Mapping[int
 def _bulk(block: BlockGraph, attrs: InIterAttrs, window: Window | None) -> bool:
     """Whether the copy engine can bring the tiles of an operand."""
     found = bulk_of(block, attrs)
-    return found is not None and (window is None or _in_boxes(window, block.args[attrs.arg], found.columns))
+    return found is not None and (window is None or in_boxes(window, block.args[attrs.arg], found.columns))
 
 
 def _worth_having(block: BlockGraph, value: int) -> bool:

@@ -73,12 +73,14 @@ class Join:
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """An input of the program under one alias: the axes of every dimension, outermost first. share: of its bytes, those
-    that it has for itself, where several inputs are parts of one tensor."""
+    that it has for itself, where several inputs are parts of one tensor; boxed: of a part, whether the copy engine
+    brings boxes of it."""
 
     name: str
     input: int
     dims: Groups
     share: float = 1.0
+    boxed: bool | None = None
 
     @property
     def axes(self) -> Layout:
@@ -208,7 +210,10 @@ def prepare(
     said = Said.of(graph, apart) if otherwise else Said(graph, graph)
     try:
         prepared = over_axes(said.program, seed=seed)
-        if shares := said.parts.shares if said.parts is not None else shares:
+        if said.parts is not None:
+            shares, boxed = said.parts.shares, said.parts.boxed
+            prepared = replace(prepared, tensors=tuple(replace(t, boxed=boxed[t.input]) for t in prepared.tensors))
+        if shares:
             prepared = replace(prepared, tensors=tuple(replace(t, share=shares[t.input]) for t in prepared.tensors))
         return prepared if said.program is graph else replace(prepared, said=said)
     except SearchError as why:

@@ -15,6 +15,8 @@ from math import prod
 from mirage_nb.ir import Input, KernelGraph, Op, OpKind, ReshapeAttrs, SliceAttrs, TransposeAttrs
 from mirage_nb.ir.ops import OPS, DimAttrs, Shape, Trait
 from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.ir.windows import views
+from mirage_nb.tile.boxes import in_boxes
 
 Part = tuple[SliceAttrs, ...]
 """Of a value: the places that are taken of every dimension."""
@@ -46,6 +48,14 @@ class Parts:
         for (value, _), elements in zip(self.taken, every, strict=True):
             together[value] += elements
         return tuple(min(1.0, self.given.types[value].elements / together[value]) for value, _ in self.taken)
+
+    @property
+    def boxed(self) -> tuple[bool | None, ...]:
+        """Of each input of `program`, whether the copy engine brings boxes of it; None of what is no window."""
+        front = self._front()
+        seen, types = views(front.graph), front.graph.types
+        values = (front.held[number] for number in range(len(self.taken)))
+        return tuple(in_boxes(seen[v], types[v], types[v].shape[-1]) if v in seen else None for v in values)
 
     def whole(self, graph: KernelGraph) -> KernelGraph:
         """A muGraph of `program` on the inputs of `given`."""

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.ir import BlockGraph, InIterAttrs
+from mirage_nb.ir import BlockGraph, InIterAttrs, TensorType
+from mirage_nb.ir.windows import Window, as_matrix
 from mirage_nb.tile.program import Copy, Index, Program, Read, Tile
 from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES, PATTERN_ROWS, panel_bytes
 
@@ -147,6 +148,12 @@ class Matrix:
         for place, extent in zip(at[first:last], self.tile.shape[first:last], strict=True):
             found = found * extent + place
         return found
+
+
+def in_boxes(window: Window, type_: TensorType, columns: int) -> bool:
+    """Whether the copy engine brings boxes of a window, as a matrix with so many columns."""
+    lies = as_matrix(window, type_.shape, columns)
+    return lies is not None and all(elements * type_.dtype.size % CHUNK_BYTES == 0 for elements in lies)
 
 
 def columns_brought(program: Program, operand: int) -> int | None:

@@ -166,6 +166,15 @@ def test_ranking_and_planner_agree(seed: int) -> None:
     assert found["bytes"] > 20 and found["held"] > found["bytes"]
 
 
+def test_they_agree_on_windows_that_no_boxes_bring() -> None:
+    assert agree("X: f16[64, 1024]\nW: f16[512, 48]\nreturn X[:, ::2] @ W", 2, 8)["bulk"] > 10
+
+
+def test_a_result_of_one_element_along_its_last_dimension_lies_across_nothing() -> None:
+    shapes = "Q: f32[2, 1, 64]\nK: f32[2, 600, 64]"
+    assert agree(f"{shapes}\nreturn transpose(layer_norm(K) * Q[0, 0], 0, 2, 1)", 4, 16)["squares"] > 20
+
+
 @pytest.mark.slow
 def test_they_agree_on_thousands() -> None:
     found: Counter[str] = Counter()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from mirage_nb.bench.workloads import workload
+from mirage_nb.codegen import emit
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.ir.windows import launched
@@ -129,3 +130,18 @@ def test_blocks_of_stencils_are_as_large_as_they_are_of_sums() -> None:
     one, two = (library_and_fused(parse(text).graph, H200) for text in texts)
     assert one is not None and two is not None
     assert two.instance.cost.us < 1.1 * one.instance.cost.us and two.instance.cost.blocks < 2 * one.instance.cost.blocks
+
+
+def test_windows_that_the_copy_engine_does_not_bring_are_copied_in_front_of_roles() -> None:
+    """Where every other column is read, a kernel with roles needs them side by side: that is a kernel of its own."""
+    costs, launches = [], []
+    for part in ("X[:, 512:1536]", "X[:, ::2]"):
+        graph = parse(f"X: f16[512, 2048]\nW: f16[1024, 1024]\nreturn {part} @ W").graph
+        prepared, sizes = prepare(graph), {"grid a": 4, "grid c": 8, "loop b": 16}
+        configuration = next(c for c in configurations(prepared, EFFORTS["quick"]) if c.loop is not None)
+        structure = explored(prepared, configuration, EFFORTS["quick"]).structures[0]
+        instance = sized(structure, prepared, H200, sizes)
+        assert instance is not None and written_cost(instance.graph, H200).us == pytest.approx(instance.cost.us)
+        costs.append(instance.cost.us)
+        launches.append(len(emit(instance.graph, H200).launches))
+    assert launches == [1, 2] and costs[1] > costs[0] + H200.start_us

@@ -165,7 +165,7 @@ class Part(enum.Enum):
 class Moved:
     """A tile that is cut from a tensor in device memory, or put there: which tensor, bytes of an element, extents per
     dimension, the grid dims that cut it; whether every iteration brings another one; which share of its bytes no other
-    tile brings."""
+    tile brings; of a window, whether the copy engine brings boxes of it."""
 
     tensor: Hashable
     width: int
@@ -173,6 +173,7 @@ class Moved:
     cuts: tuple[int, ...]
     streamed: bool = False
     share: float = 1.0
+    boxed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

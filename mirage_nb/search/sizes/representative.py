@@ -132,10 +132,11 @@ class _Writer(BlockWriter):
         assert step.source is not None
         own = step.source.kernel is None
         tensor = self.prepared.tensors[step.source.index].input if own else step.source
-        share = self.prepared.tensors[step.source.index].share if own else 1.0
+        given = self.prepared.tensors[step.source.index] if own else None
+        share, boxed = (given.share, given.boxed) if given is not None else (1.0, None)
         cuts = tuple(a for a, code in enumerate(step.type) if code & BLOCK or (code and not self._reduced(a)))
         streamed = any(code & ITER for code in step.type)
-        return Moved(tensor, dtype.size, self.names(value), cuts, streamed, share)
+        return Moved(tensor, dtype.size, self.names(value), cuts, streamed, share, boxed)
 
     def counts(self, step: Step) -> bool:
         """Whether a step reads numbers of places."""

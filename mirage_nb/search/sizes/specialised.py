@@ -13,7 +13,8 @@ mask needs, and what is behind and in front of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -239,8 +240,25 @@ def _read(tiles: Tiles, chain: Chain, able: Truths, lengths: dict[str, Numbers])
 
 
 def with_roles(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
-    """A kernel whose warps have roles: one of products, or of chained ones."""
-    return specialised(tiles, target, constants, device) or chained(tiles, target, constants, device)
+    """A kernel whose warps have roles: one of products, or of chained ones. Windows are copied that it does not read in
+    boxes, each by a kernel in front of it."""
+    found = specialised(tiles, target, constants, device) or chained(tiles, target, constants, device)
+    outline = tiles.outline
+    seen = {read.tensor: read for read in outline.reads.values() if read.boxed is not None} if found else {}
+    if found is None or not seen:
+        return found
+    operands: set[Operand] = set()
+    if outline.products is not None:
+        operands = outline.products.operands
+    elif outline.chain is not None:
+        operands = {outline.chain.found.queries, outline.chain.found.keys, outline.chain.found.values}
+    boxed = {outline.read_by(operand.attrs).tensor for operand in operands}
+    us = found.us
+    for tensor, read in seen.items():
+        if not (read.boxed and tensor in boxed):
+            elements = math.prod(name.whole(tiles.sizes) for name in read.extents if name is not None)
+            us = us + target.start_us + target.launch_us + 2 * elements * read.width / (target.device_bandwidth * 1e3)
+    return replace(found, us=us)
 
 
 def _matrix(tiles: Tiles, operand: Operand, summed: str, own: tuple[int, ...]) -> tuple[Truths, Numbers]:

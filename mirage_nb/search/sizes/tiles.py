@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import zip_longest
 
@@ -242,7 +242,8 @@ class Tiles:
     def boxes(self, value: int) -> Boxes:
         """An input tile as bulk copies."""
         moved = self.outline.reads[value]
-        return self.sizes.once(("boxes", moved.extents, moved.width), lambda: boxes(*self.cut(moved)))
+        found = self.sizes.once(("boxes", moved.extents, moved.width), lambda: boxes(*self.cut(moved)))
+        return found if moved.boxed is not False else replace(found, fits=np.zeros(self.shape, bool))
 
     def cut(self, moved: Moved) -> tuple[list[Numbers], list[int], int, list[Truths]]:
         """The extents of an input tile and of its tensor, bytes of an element, where the tile hangs over the end."""
@@ -267,14 +268,16 @@ class Tiles:
         return self.sizes.once(("rounds", names, widest), found)
 
     def square(self, value: int, saved: Moved) -> tuple[Numbers, Numbers]:
-        """The sides of the squares of threads, of a saved value that lies across what it is computed of."""
+        """The sides of the squares of threads, of a saved value that lies across what it is computed of; of one element
+        along its last dimension it does not."""
         dim, leaf = self.outline.across[value]
         last, along = (self._in_tensors(saved.extents[place]) for place in (-1, dim))
         if self.outline.parts[leaf] is not Part.DIRECT:
             along = self.extent(saved.extents[dim])
         size = max(saved.width, self.outline.placed.stored[leaf].size)
         width, rows = square(last, along, self.product(saved.extents), 32 * WARPS, size)
-        return width, rows
+        lies = self.extent(saved.extents[-1]) > 1
+        return np.where(lies, width, 1), np.where(lies, rows, 1)
 
     def _in_tensors(self, name: Extent) -> Numbers:
         """Elements of an axis of whose multiples runs are, in a tile and in tensors that have all of it."""

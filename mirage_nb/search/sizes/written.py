@@ -14,9 +14,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from mirage_nb.ir import AccumAttrs, Attrs, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, OutSaverAttrs
+from mirage_nb.ir import AccumAttrs, Attrs, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, OutSaverAttrs, TensorType
 from mirage_nb.ir.places import numbered
-from mirage_nb.ir.windows import shares, windows
+from mirage_nb.ir.windows import Window, shares, windows
 from mirage_nb.search.sizes.anatomy import Chain, Extent, Fixed, Mask, Moved, Outline, Sizes
 from mirage_nb.search.sizes.cost import Cost, best_variant, estimate
 from mirage_nb.search.sizes.library import library_steps
@@ -24,6 +24,7 @@ from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, Variant
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
 from mirage_nb.tile.attention import KEYS, AttentionBlock, counters_of, find_attention
+from mirage_nb.tile.boxes import in_boxes
 from mirage_nb.tile.mask import places_of
 from mirage_nb.tile.products import COLUMNS, ROWS, find_product
 from mirage_nb.tile.thread_graph import flat
@@ -31,6 +32,7 @@ from mirage_nb.tile.widen import widen
 
 KNOWN = 4096
 """Kernels whose cost is remembered."""
+_Tensor = tuple[int, float, bool | None]
 OWN = (ROWS, KEYS, COLUMNS)
 """The axes that queries, keys and values of a chain have for themselves."""
 
@@ -58,19 +60,21 @@ def likely_variant(graph: KernelGraph, target: Target) -> Variant:
 @dataclass(frozen=True, slots=True)
 class _Written:
     """A generated kernel. tensors: a number for each operand, the same for what is the same tensor; shares: of the
-    bytes of each, those that it has for itself; literals: operands that are one number; counted: those that number
-    places; follows: whether it reads what a kernel before it wrote."""
+    bytes of each, those that it has for itself; boxed: of windows, whether the copy engine brings boxes of them;
+    literals: operands that are one number; counted: those that number places; follows: whether it reads what a kernel
+    before it wrote."""
 
     block: BlockGraph
     tensors: tuple[int, ...]
     shares: tuple[float, ...]
+    boxed: tuple[bool | None, ...]
     literals: frozenset[int]
     counted: frozenset[int]
     follows: bool
 
     def tiles(self) -> Tiles:
         """What the cost model looks at."""
-        operands = [*zip(self.tensors, self.shares, strict=True)]
+        operands = [*zip(self.tensors, self.shares, self.boxed, strict=True)]
         return _tiles(self.block, operands, self.literals, self.counted, follows=self.follows)
 
 
@@ -95,8 +99,10 @@ def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
             counted = frozenset(arg for arg, value in enumerate(op.inputs) if value in places)
             tensors = [roots[value] for value in op.inputs]
             numbers, own = tuple(map(tensors.index, tensors)), shares(graph, op.inputs, seen, roots)
+            boxed = tuple(_in_boxes(seen.get(value), graph.types[value]) for value in op.inputs)
             behind = {*tensors, *(roots[seen[value].base] for value in op.inputs if value in seen)}
-            found.append((values[0], _Written(op.body, numbers, own, literals, counted, not left.isdisjoint(behind))))
+            follows = not left.isdisjoint(behind)
+            found.append((values[0], _Written(op.body, numbers, own, boxed, literals, counted, follows)))
             left.update(values)
         else:
             found.append((values[0], None))
@@ -104,7 +110,7 @@ def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
 
 
 def _tiles(
-    block: BlockGraph, tensors: Sequence[tuple[int, float]], literals: frozenset[int], counted: frozenset[int], *,
+    block: BlockGraph, tensors: Sequence[_Tensor], literals: frozenset[int], counted: frozenset[int], *,
     follows: bool,
 ) -> Tiles:  # fmt: skip
     """The tiles of a block over these tensors, some of which are one number, or number places."""
@@ -152,14 +158,18 @@ def _numbers(
     return found if counters is not None and all(axis for axis, _ in found.values()) else None
 
 
-def _read(block: BlockGraph, attrs: InIterAttrs, tensors: Sequence[tuple[int, float]]) -> Moved:
+def _in_boxes(window: Window | None, type_: TensorType) -> bool | None:
+    return None if window is None else in_boxes(window, type_, type_.shape[-1])
+
+
+def _read(block: BlockGraph, attrs: InIterAttrs, tensors: Sequence[_Tensor]) -> Moved:
     """The tile that an iterator brings."""
     operand, tile = block.args[attrs.arg], block.tile_shape(attrs)
     cuts = tuple(g for g, dim in enumerate(attrs.imap) if dim is not None)
     splits = [*zip(attrs.imap, block.grid, strict=True), (attrs.fmap, block.loop)]
     names = _fixed(tile, operand.shape, splits)
-    (tensor, share), streamed = tensors[attrs.arg], attrs.fmap is not None and block.loop > 1
-    return Moved(tensor, operand.dtype.size, names, cuts, streamed, share)
+    (tensor, share, boxed), streamed = tensors[attrs.arg], attrs.fmap is not None and block.loop > 1
+    return Moved(tensor, operand.dtype.size, names, cuts, streamed, share, boxed)
 
 
 def _saved(block: BlockGraph, op: Op) -> Moved:
