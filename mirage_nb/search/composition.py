@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.windows import shares, views
@@ -29,7 +30,7 @@ from mirage_nb.search.sizes.coarse import longest_row
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import small_program, tiny_extents
 from mirage_nb.search.sizes.written import written_cost
-from mirage_nb.search.structure import as_they_stand
+from mirage_nb.search.structure import as_they_stand, looped
 from mirage_nb.search.wide_rows import PART, Longest, folds, in_parts
 from mirage_nb.targets import Target
 from mirage_nb.tile.register_resident import LONGEST_COLUMN
@@ -38,16 +39,22 @@ OWN_OPERATORS = "the program's own operators"
 LIBRARY_AND_FUSED = "library products, the rest fused"
 LIBRARY_KERNELS = "library kernels, the rest fused"
 ROWS_FUSED = "products of one row fused"
+FEW_ROWS_FUSED = "products of few rows fused"
 COLUMNS_FUSED = "columns and long rows folded in parts"
 CROSSED_FUSED = "rows and parts of columns folded together"
 RUNNING_FUSED = "running sums fused"
 UNSEARCHED = frozenset(
-    {OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, COLUMNS_FUSED, CROSSED_FUSED, RUNNING_FUSED}
+    {OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, FEW_ROWS_FUSED, COLUMNS_FUSED, CROSSED_FUSED}
+    | {RUNNING_FUSED}
 )
 """The configurations of candidates that nobody searched for."""
 COMPOSED_ROWS = ("lookup", "attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
 fuses with what stands around them."""
+GENERATED_PRODUCTS = tuple(row for row in COMPOSED_ROWS if row != "linear")
+"""The same where kernels are generated for products, too."""
+FEW, PRODUCTS = 64, 16
+"""Rows that products share in one kernel at most, and products of one."""
 RENAMES = frozenset({OpKind.RESHAPE, OpKind.CONST})
 """Operators that are no kernel."""
 MOVES = VIEWS | {OpKind.CONCAT}
@@ -89,7 +96,7 @@ def library_and_fused(
     pairs: list[Pair] = []
     if said_as is not None:
         said, pairs = _said(fewest, said_as.wordings, seed)
-        if said is fewest and not (said_as.as_is and said_as.grain.is_exceeded(said)):
+        if said is fewest and not said_as.as_is(said):
             return None
     if said_as is not None or not rows:
         widest = Longest(row=longest_row(said, target))
@@ -104,7 +111,7 @@ def library_and_fused(
     seen = views(said)
     gaps = {value: window.gaps(said.types[value].shape) for value, window in seen.items()}
     pieces = partition(said, target, grain, library=library, is_over=is_over)
-    by_library = [p for p in pieces if whole.intersection(p.writes) or any(is_heavy(p.graph, op) for op in p.graph.ops)]
+    by_library = [p for p in pieces if whole.intersection(p.writes) or (_multiplies(p) and not grain.products)]
     looked_at = gaps.keys() - {*said.outputs, *(value for piece in by_library for value in piece.reads)}
     for piece in pieces:
         if is_over():
@@ -155,12 +162,12 @@ class Wording:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Wordings, one after the other, and how large pieces of a program in these words may become; as_is: such pieces
-    are other ones where these say nothing otherwise, too, if something is folded several times."""
+    """Wordings, one after the other, and how large pieces of a program in these words may become; as_is: where such
+    pieces are other ones although these say nothing otherwise."""
 
     wordings: tuple[Wording, ...]
     grain: Grain = COMPOSED
-    as_is: bool = False
+    as_is: Callable[[KernelGraph], bool] = lambda _: False
 
 
 def _in_parts(longest: Longest, tiny: Longest) -> Wording:
@@ -185,6 +192,19 @@ ONE_ROW = Words(
     )
 )
 """Products of one row are no library's."""
+FEW_ROWS = Words(
+    (
+        Wording(
+            partial(one_row.uneven, most=FEW),
+            partial(one_row.evened, most=FEW),
+            _by_axes(partial(one_row.halved, most=FEW)),
+        ),
+    ),
+    replace(COMPOSED, products=PRODUCTS),
+    as_is=partial(one_row.shared, most=FEW),
+)
+"""Products of few rows that share these are one kernel with a loop, with what stands behind each."""
+IN_PARTS = replace(COMPOSED, row=PART, column=LONGEST_COLUMN)
 COLUMNS = Words(
     (
         Wording(squares.of_more, squares.about_own, _by_axes(squares.about_own)),
@@ -193,13 +213,13 @@ COLUMNS = Words(
             Longest(row=1, part=TINY_PART, column=1, column_part=TINY_PART),
         ),
     ),
-    replace(COMPOSED, row=PART, column=LONGEST_COLUMN),
-    as_is=True,
+    IN_PARTS,
+    as_is=IN_PARTS.is_exceeded,
 )
 """Columns that no thread holds, and rows that registers hardly do, in parts."""
 CROSSED = Words(
     (_in_parts(Longest(crossed=True), Longest(row=1, part=TINY_PART, column=1, column_part=TINY_PART)),),
-    replace(COMPOSED, row=PART, column=LONGEST_COLUMN),
+    IN_PARTS,
 )
 """Columns of what is folded along rows, too, in parts whose rows a block holds: gradients of norms and of their gains
 read everything once."""
@@ -245,19 +265,26 @@ def _small(program: KernelGraph, replaced: Replaced, wording: Wording, seed: int
             yield wording.small(piece.graph, seed)
 
 
+def _multiplies(piece: Piece) -> bool:
+    """Whether it has a product, of more than a few elements for each of its own."""
+    return any(is_heavy(piece.graph, op) for op in piece.graph.ops)
+
+
 def _computed(
     piece: Piece, prepared: Prepared, target: Target, limits: Limits, as_it_is: bool
 ) -> tuple[Part, Instance]:
     """What computes a piece, and how: a library its product, or all of it, one kernel anything else that fits one; of
-    what only moves elements, whatever takes less. as_it_is: its operators are a library's, or kernels read what it says
-    where that lies."""
+    several products, and of what only moves elements, whatever takes less. as_it_is: its operators are a library's, or
+    kernels read what it says where that lies."""
     simple = bool(piece.reads) and not prepared.refused and len({*prepared.outputs}) == len(prepared.outputs)
     simple = simple and any(op.kind not in RENAMES for op in piece.graph.ops)
-    if simple and not as_it_is:
-        fused = Part(piece, prepared, as_they_stand(prepared))
-        moves = all(op.kind in MOVES for op in piece.graph.ops)
-        limit = written_cost(piece.graph, target).us if moves else math.inf
-        if any(draft.cost.us < limit for draft in part_drafts(fused, target, 1, limits)):
-            return fused, part_instances(fused, target, 1, limits)[0]
+    able = simple and not as_it_is
+    if able and (structure := looped(prepared) if _multiplies(piece) else as_they_stand(prepared)) is not None:
+        fused = Part(piece, prepared, structure)
+        given = all(op.kind in MOVES for op in piece.graph.ops) or _multiplies(piece)
+        limit = written_cost(piece.graph, target).us if given else math.inf
+        drafts = part_drafts(fused, target, 1, limits)
+        if any(draft.cost.us < limit for draft in drafts):
+            return fused, drafts[0].made()
     plain = Part(piece, prepared, None)
     return plain, part_instances(plain, target, 1, limits)[0]

@@ -20,10 +20,28 @@ PARTS = 8
 """Parts of the matrices that share a row, at most: a thread has a row of each in flight."""
 
 
-def products(program: KernelGraph) -> dict[int, tuple[int, ...]]:
-    """Such products of a program: for each the row, and the matrix as it lies."""
+def products(program: KernelGraph, most: int = 1) -> dict[int, tuple[int, ...]]:
+    """Such products of a program, of so many rows at most: for each the rows, and the matrix as it lies."""
     maker = {values[0]: op for op, values in program.definitions()}
-    return {value: found for value, op in maker.items() if (found := _operands(program, maker, op))}
+    return {value: found for value, op in maker.items() if (found := _operands(program, maker, op, most))}
+
+
+def layers(program: KernelGraph, most: int) -> dict[int, list[int]]:
+    """Products of so many rows at most, of any matrix, by what has these rows, seen through reshapes: layers of it."""
+    maker = {values[0]: op for op, values in program.definitions()}
+    found: dict[int, list[int]] = {}
+    for value, op in maker.items():
+        if op.kind is OpKind.MATMUL and program.types[op.inputs[0]].shape[-2] <= most:
+            row = op.inputs[0]
+            while row in maker and maker[row].kind is OpKind.RESHAPE:
+                (row,) = maker[row].inputs
+            found.setdefault(row, []).append(value)
+    return found
+
+
+def shared(program: KernelGraph, most: int) -> bool:
+    """Whether something has several layers."""
+    return any(len(some) > 1 for some in layers(program, most).values())
 
 
 def as_sums(program: KernelGraph) -> KernelGraph:
@@ -40,27 +58,28 @@ def as_sums(program: KernelGraph) -> KernelGraph:
     return saying(program, found, sums)
 
 
-def uneven(program: KernelGraph) -> dict[int, tuple[int, ...]]:
+def uneven(program: KernelGraph, most: int = 1) -> dict[int, tuple[int, ...]]:
     """Such products that share their row with others, and whose matrix has several parts of the greatest height that
     divides those of all: for each the row, and the matrix as it lies."""
-    found = products(program)
-    return {value: found[value] for value in _parts(program)}
+    found = products(program, most)
+    return {value: found[value] for value in _parts(program, most)}
 
 
-def evened(program: KernelGraph) -> KernelGraph:
+def evened(program: KernelGraph, most: int = 1) -> KernelGraph:
     """The program with a product of each part of these matrices, and the results put together."""
-    return _cut(program, _parts(program))
+    return _cut(program, _parts(program, most), most)
 
 
-def halved(program: KernelGraph) -> KernelGraph:
+def halved(program: KernelGraph, most: int = 1) -> KernelGraph:
     """The program with every such product as those of two halves, as far as rows are even in number."""
-    return _cut(program, {value: 2 for value in products(program) if program.types[value].shape[-1] % 2 == 0})
+    even = (value for value in products(program, most) if program.types[value].shape[-1] % 2 == 0)
+    return _cut(program, dict.fromkeys(even, 2), most)
 
 
-def _parts(program: KernelGraph) -> dict[int, int]:
+def _parts(program: KernelGraph, most: int) -> dict[int, int]:
     """How many parts of one height the matrix of a product has, where it has several, and there are not too many of
     them together; as many has one whose results meet those of another, element by element."""
-    found = products(program)
+    found = products(program, most)
     sharing: dict[int, dict[int, int]] = {}
     for value, (row, _) in found.items():
         sharing.setdefault(row, {})[value] = program.types[value].shape[-1]
@@ -84,9 +103,9 @@ def _met(program: KernelGraph, value: int) -> set[int]:
     return joined
 
 
-def _cut(program: KernelGraph, parts: dict[int, int]) -> KernelGraph:
+def _cut(program: KernelGraph, parts: dict[int, int], most: int) -> KernelGraph:
     """The program with these products as those of so many parts of their matrix."""
-    found = products(program)
+    found = products(program, most)
     maker = {values[0]: op for op, values in program.definitions()}
 
     def each(made: Rewrite[KernelGraph], value: int, op: Op) -> int:
@@ -103,14 +122,14 @@ def _cut(program: KernelGraph, parts: dict[int, int]) -> KernelGraph:
     return saying(program, parts, each)
 
 
-def _operands(program: KernelGraph, maker: dict[int, Op], op: Op) -> tuple[int, ...]:
-    """The one row of a product, and the matrix whose rows it is multiplied with; nothing if it is another product."""
+def _operands(program: KernelGraph, maker: dict[int, Op], op: Op, most: int) -> tuple[int, ...]:
+    """The few rows of a product, and the matrix whose rows they are multiplied with; nothing of another product."""
     if op.kind is not OpKind.MATMUL:
         return ()
     row, turned = op.inputs
     attrs = maker[turned].attrs if turned in maker else None
     shape = program.types[row].shape
-    if not isinstance(attrs, TransposeAttrs) or shape[-2] != 1 or len(shape) != len(attrs.perm):
+    if not isinstance(attrs, TransposeAttrs) or shape[-2] > most or len(shape) != len(attrs.perm):
         return ()
     *lead, first, second = attrs.perm
     (matrix,) = maker[turned].inputs

@@ -294,7 +294,7 @@ class _Partition:
             return False
         if len(ops) > 1 and min(self.grain.row, self.grain.column) < math.inf and self._folds_more(members):
             return False
-        if self._crosses(members):
+        if self._crosses(members) or (self.grain.products and not self.grain.looped and self._prepares(members)):
             return False
         computed = sum(v not in self.constant for v in values)
         return computed <= self.grain.operators and sum(is_heavy(self.graph, op) for op in ops) <= self.grain.products
@@ -308,6 +308,13 @@ class _Partition:
                 counts.add(count)
                 folded.add(max(self._read(value, members), key=lambda v: (self.graph.types[v].elements, v)))
         return len(counts) > 1 and len(folded) > 1
+
+    def _prepares(self, members: frozenset[int]) -> bool:
+        """Whether anything is computed for products in front of all of these: kernels with a loop read what they
+        multiply."""
+        heavy = {value for value in members if is_heavy(self.graph, self.maker[value])}
+        behind = reached(heavy, lambda value: members.intersection(self.readers.get(value, ())))
+        return not reached(heavy, lambda value: members.intersection(self.sources[value])) <= behind
 
     def _crosses(self, members: frozenset[int]) -> bool:
         """Whether sums run along one dimension, and what else is folded is along another one."""

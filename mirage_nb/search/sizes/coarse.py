@@ -25,7 +25,7 @@ from mirage_nb.search.limits import MAX_GRID_DIMS
 from mirage_nb.search.pieces import HEAVY
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.instantiate import some_fit
-from mirage_nb.search.structure import as_they_stand
+from mirage_nb.search.structure import as_they_stand, looped
 from mirage_nb.targets import Target
 from mirage_nb.tile.register_resident import held_elements
 from mirage_nb.tile.sharing import SUM_BYTES
@@ -89,7 +89,10 @@ def _one_or_two_us(prepared: Prepared, target: Target) -> tuple[float, float]:
 
 
 def one_block_fits(prepared: Prepared, target: Target) -> bool:
-    """Whether a block without a loop can hold what it computes of a program, as small as a grid cuts it."""
+    """Whether a block without a loop can hold what it computes of a program, as small as a grid cuts it; one that
+    multiplies has a loop, where it can."""
+    if any(operator.kind in HEAVY for operator, _ in prepared.program):
+        return looped(prepared) is not None
     grid = {*_grid(prepared)}
     sizes = [prod(prepared.axes[axis].extent for axis in span - grid) for span in prepared.spans]
     if SUM_BYTES * sum(sizes) <= target.shared_per_block:
