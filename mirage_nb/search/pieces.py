@@ -142,7 +142,7 @@ def pieces(program: KernelGraph, cut: Cut) -> tuple[Piece, ...]:
     """
     whole, stored = Whole.of(program), {*cut, *program.outputs}
     made = [whole.part(stored, writes) for writes in _written(program, whole.maker, stored)]
-    return tuple(_ordered(made, set(range(program.input_count))))
+    return tuple(ordered(made, set(range(program.input_count))))
 
 
 def _written(program: KernelGraph, maker: dict[int, Op], stored: set[int]) -> list[list[int]]:
@@ -197,7 +197,8 @@ def _cone(
     return sorted(reached(filter(maker.__contains__, writes), behind))
 
 
-def _ordered(made: list[Piece], known: set[int]) -> Iterator[Piece]:
+def ordered(made: Sequence[Piece], known: set[int]) -> Iterator[Piece]:
+    """Pieces, each behind those that it reads. Raises SearchError where some wait for each other."""
     left = list(made)
     while left:
         ready = next((piece for piece in left if known.issuperset(piece.reads)), None)

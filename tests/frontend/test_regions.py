@@ -409,3 +409,18 @@ def test_a_look_at_a_model_says_what_pytorch_does_not_trace() -> None:
     report = mirage_nb.model_report(Recurrent(), torch.randn(3, 8))
     assert any("LSTM" in why for why in report.untraced)
     assert not mirage_nb.model_report(Quantized(), torch.randn(4, 16)).untraced
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 8])
+def test_layers_of_one_input_are_a_region_with_their_norm(rows: int) -> None:
+    """Queries, keys and values of a model with adapters, for one token of each sequence."""
+
+    def adapted(x: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = F.layer_norm(x, (2048,))
+        each = zip(weights[::3], weights[1::3], weights[2::3], strict=True)
+        return tuple(F.linear(y, w, w[0]) + F.linear(F.linear(y, a), c) * 2.0 for w, a, c in each)
+
+    weights = [torch.empty(shape).half() for shape in 3 * ((2048, 2048), (16, 2048), (2048, 16))]
+    (region,) = regions_of(adapted, torch.empty(rows, 1, 2048).half(), *weights).found
+    assert len(region.writes) == 3 and region.operators.count("mm") + region.operators.count("addmm") == 9

@@ -34,6 +34,7 @@ from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.ops import OPS, Trait
 from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.lang.builder import Builder, Value
+from mirage_nb.search.layers import layers_joined
 from mirage_nb.search.partition import FREE, partition
 from mirage_nb.search.pieces import Piece
 from mirage_nb.targets import Target
@@ -239,7 +240,7 @@ def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left:
     graph, _, numbers = translation.builder.numbered(tuple((n.name, v) for v, n in outputs.items()))
     known = {number: nodes[value] for value, number in numbers.items() if value in nodes}
     inside = _inside(graph, known) | {numbers[value] for value in _on_the_way(translation, nodes) if value in numbers}
-    for piece in partition(graph, target, inside=inside, told=as_priced):
+    for piece in layers_joined(graph, partition(graph, target, inside=inside, told=as_priced), target, as_priced):
         try:
             yield region_of(piece, known, fixed, alike)
         except Left as why:
