@@ -16,10 +16,12 @@ from mirage_nb.search import EFFORTS, Prepared, configurations, instances, prepa
 from mirage_nb.search.coalesced import coalesced
 from mirage_nb.search.pieces import Whole
 from mirage_nb.search.sizes.constants import FITTED
-from mirage_nb.search.sizes.cost import block_of, start_us
+from mirage_nb.search.sizes.cost import start_us
 from mirage_nb.search.sizes.instantiate import numbered, sized
 from mirage_nb.search.sizes.specialised import with_roles
 from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.sizes.traffic import traffic
+from mirage_nb.search.sizes.work import held_in_registers
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.price import turns
@@ -100,8 +102,8 @@ def test_ranking_and_planner_agree(name: str, share: int) -> None:
             for instance in instances(structure, prepared, card, 24):
                 ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
                 tiles = Tiles.of(prepared, kernel, sizes)
-                device = block_of(tiles, card, FITTED).traffic.device
-                roles = with_roles(tiles, card, FITTED, device)
+                moved = traffic(tiles, tiles.sizes.total_blocks(), held_in_registers(tiles).fits, card, FITTED)
+                roles = with_roles(tiles, card, FITTED, moved.device)
                 able = roles is not None and bool(roles.able[0])
                 seen[able] += 1
                 if (seen[able] - 1) % share:
