@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 
 from mirage_nb.codegen import Options, emit
 from mirage_nb.ir import DType, KernelGraph
@@ -19,6 +18,7 @@ from mirage_nb.tile.squares import SIDE_BYTES, square
 from mirage_nb.tile.staged import Save
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.search.explored import explored
+from tests.shares import crossed
 from tests.tile.squares import turned
 from tests.tile.staged_plans import programs
 
@@ -38,9 +38,7 @@ EXTENTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32])
-@pytest.mark.parametrize(("rows", "columns", "tile"), EXTENTS)
+@crossed({"rows, columns, tile": EXTENTS, "dtype": [DType.F16, DType.BF16, DType.F32], "shared": [False, True]})
 def test_they_are_turned_in_registers(
     rows: int, columns: int, tile: tuple[int, int], dtype: DType, shared: bool
 ) -> None:
