@@ -88,6 +88,18 @@ def test_needs_have_the_signs_that_their_form_says() -> None:
     assert (Need.NONNEGATIVE, frozenset({0, 1})) in found
 
 
+@pytest.mark.parametrize("rows", [4, 11])
+def test_what_has_a_value_at_places_of_an_axis_only_is_compared_there(rows: int) -> None:
+    """The logarithm of what a label picks: of labels that are none it is that of 0."""
+    head = f"X: f32[{rows}, 7]\nT: i32[{rows}]\nE = exp(X)\nreturn -mean(log(sum(one_hot("
+    program, plain, wrong = (
+        parse(f"{head}{text}, axis=1)))").graph
+        for text in ("T, 7) * softmax(X)", "T, 7) * (E / sum(E, axis=1, keepdims=True))", "T, 7) * softmax(-X)")
+    )
+    assert verify(program, program).accepted and verify(program, plain).accepted
+    assert verify(program, wrong).kind is VerdictKind.REFUTED
+
+
 @pytest.mark.parametrize("needs", ["log({})", "Y / {}", "sqrt({})"])
 def test_an_infinity_is_no_end_of_a_line(needs: str) -> None:
     """Between it and a number nothing is looked for where the sign changes."""

@@ -31,7 +31,7 @@ from mirage_nb.ir import ClampAttrs, ConstAttrs, KernelGraph, TensorType
 from mirage_nb.ir.ops import Shape
 from mirage_nb.verify.defined.covered import Asked, defined_by_form, uncovered
 from mirage_nb.verify.defined.gaps import Seen, Suspect, gaps
-from mirage_nb.verify.fields.indices import compared
+from mirage_nb.verify.fields.indices import compared, indices
 from mirage_nb.verify.fields.lax import all_ops
 from mirage_nb.verify.reals.points import COUNTED, KINDS, ZEROS, counted, point
 from mirage_nb.verify.verdict import Looked, Outcome, Witness
@@ -186,10 +186,11 @@ class _Look:
             seen.append((draw, self.take(kind.name, draw, close=kind.close)))
             if self.witness is not None:
                 return self.result()
-        names = compared(self.left.graph)
-        for kind, step in COUNTED if names else ():
+        names, places = dict.fromkeys(compared(self.left.graph), 0), indices(self.left.graph)
+        rounds = [names] * bool(names) + [{**names, **places}] * bool(places)  # beyond an axis there may be no value
+        for below, (kind, step) in itertools.product(rounds, COUNTED):
             self.points += 1
-            draw = counted(point(kind, self.seed + step), names, step)
+            draw = counted(point(kind, self.seed + step), below, step)
             seen.append((draw, self.take("numbers of places", draw, close=True)))
             if self.witness is not None:
                 return self.result()

@@ -7,7 +7,7 @@ short rationals, so sums and products of them are exact; no input is ever held, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,14 +141,15 @@ COUNTED = tuple((kind, step) for kind in KINDS if kind.name in ("positive", "aro
 """What other inputs are, and how far it is from one place to the next, where those that are only compared count."""
 
 
-def counted(start: Draw, names: frozenset[str], step: int) -> Draw:
-    """A point with numbers of places in these inputs: of any other real numbers hardly two are equal."""
+def counted(start: Draw, below: Mapping[str, int], step: int) -> Draw:
+    """A point with numbers of places in these inputs, below so many (0: any): of other real numbers hardly two are
+    equal."""
 
     def draw(name: str, at: Index) -> Array:
-        if name not in names:
+        if name not in below:
             return start(name, at)
         found = np.empty(len(at), object)
-        found[:] = [fmpq(step * place) for place in at.tolist()]
+        found[:] = [fmpq(step * place % (below[name] or step * place + 1)) for place in at.tolist()]
         return found
 
     return draw
