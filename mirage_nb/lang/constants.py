@@ -9,6 +9,7 @@ computed whose result would pass the stated limits.
 from __future__ import annotations
 
 import ast
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class Number:
     @classmethod
     def of(cls, value: Fraction | int) -> Number:
         """The rational number `value`. Raises ProgramSizeError beyond the limits."""
-        value = Fraction(value)
+        value = value if isinstance(value, Fraction) else Fraction(value)
         if _bits(value) > MAX_BITS:
             raise too_large()
         return cls(-1 if value < 0 else 1, abs(value))
@@ -40,7 +41,7 @@ class Number:
     @property
     def rational(self) -> Fraction | None:
         """The exact value, or None for an irrational root."""
-        return self.sign * self.radicand if self.root == 1 else None
+        return (self.radicand if self.sign > 0 else -self.radicand) if self.root == 1 else None
 
     @property
     def nearest(self) -> Fraction:
@@ -91,6 +92,7 @@ def too_large() -> MirageError:
     )
 
 
+@functools.lru_cache(4096)
 def literal(text: str) -> Number:
     """The exact value of a literal of a few digits, such as `4_096`, `1e-5`, `.5` or `0xFF`."""
     if text[:2].lower() in ("0x", "0b", "0o"):
@@ -105,6 +107,8 @@ def add(x: Number, y: Number) -> Number:
     """x + y; of two roots, of which none is a rational multiple of the other, the doubles next to them."""
     if not x.radicand or not y.radicand:
         return y if not x.radicand else x
+    if x.rational is not None and y.rational is not None:
+        return Number.of(x.rational + y.rational)
     ratio = divide(x, y).rational
     return multiply(Number.of(ratio + 1), y) if ratio is not None else Number.of(x.nearest + y.nearest)
 
@@ -226,7 +230,7 @@ def _rooted(sign: int, radicand: Fraction, root: int) -> Number:
     """sign * radicand ** (1/root) with the smallest root."""
     if not radicand:
         return Number.of(0)
-    for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61):
+    for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61) if root > 1 else ():
         while root % prime == 0:
             numerator = _exact_root(radicand.numerator, prime)
             denominator = _exact_root(radicand.denominator, prime)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ INPUTS = {
     "I": (2, 4, 8, 8), "K": (6, 4, 3, 3), "C": (6, 4, 3), "Q": (2, 4, 6, 8), "P": (2, 2, 6, 8), "c": (4,), "d": (4,),
     "S": (6, 6), "p": (4, 6), "R": (3, 6, 8),
 }  # fmt: skip
-DECLARED = "".join(f"{name}: f64{list(shape)}\n" for name, shape in INPUTS.items())
 
 LINES = """
 torch.mean(X, dim=-1, keepdim=True) | X.mean(-1) | np.mean(X, axis=0) | X.sum() | X.sum((0, 1)) | np.sum(X)
@@ -235,7 +235,8 @@ def agree(text: str) -> None:
     rng = np.random.default_rng(0)
     arrays = {name: rng.uniform(-1, 1, shape) for name, shape in INPUTS.items()}
     arrays["p"] = rng.uniform(0.5, 1.5, INPUTS["p"])
-    graph = parse(DECLARED + text).graph
+    arrays = {name: array for name, array in arrays.items() if re.search(rf"\b{name}\b", text)}
+    graph = parse("".join(f"{name}: f64{list(INPUTS[name])}\n" for name in arrays) + text).graph
     found = evaluate(graph, list(arrays.values()))
     library = np.array if "np." in text and "torch" not in text and "F." not in text else torch.tensor
     torch.set_default_dtype(torch.float64)
