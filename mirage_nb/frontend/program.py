@@ -108,6 +108,9 @@ def from_torch(
         if not translation.declare(node, names[node]) and node.name not in lifted:
             raise TraceError(f"input {names[node]}: {translation.left[node]}", hint=_REST)
     state = {**exported.state_dict, **exported.constants}
+    for node in read:
+        if node.name in signature.inputs_to_buffers or (node.name in lifted and node in translation.terms):
+            _look_for_infinities(node, state[kept[node.name]], translation)
     fixed = Fixed({node: state[lifted[node.name]] for node in placeholders if node.name in lifted})
     constants = {names[n]: state[kept[n.name]] for n in read if n.name in kept and n in translation.terms}
     for node in exported.graph.nodes:
@@ -117,12 +120,20 @@ def from_torch(
         names = names_of([*names, node], names) if is_fixed else names
         if is_fixed and translation.declare(node, names[node]):
             constants[names[node]] = fixed.value(node)
+            _look_for_infinities(node, fixed.value(node), translation)
             translation.left.pop(node, None)
         elif node.users:
             _check_dead(node, translation)
     outputs = _outputs(exported, translation)
     graph, _ = translation.builder.finish(in_parts(translation.builder, tuple(outputs)))
     return TorchProgram(called, "\n".join(translation.lines), graph, (), {}, constants=constants)
+
+
+def _look_for_infinities(node: Any, held: torch.Tensor, translation: Translation) -> None:
+    """Of a table, as of a mask that is added: it is looked up otherwise."""
+    value = translation.value(node)
+    if value is not None and held.is_floating_point() and not held.is_meta and bool(held.isinf().any()):
+        translation.builder.infinite.add(value)
 
 
 def _is_rounded(node: Any) -> bool:

@@ -30,10 +30,7 @@ WITHIN = frozenset({"aten.bitwise_and.Scalar", "aten.__rshift__.Scalar", "aten.s
 """Rows whose results are no larger than what they read."""
 OWN = {
     "aten.copy_.default": "PyTorch writes into what the model was given",
-    **dict.fromkeys(
-        ("aten.pow.Tensor_Tensor", "prims.pow.default"),
-        "a power by a tensor, which negative numbers have where that is whole alone",
-    ),
+    "prims.pow.default": "a power by a tensor, which negative numbers have where that is whole alone",
     "prims.inductor_force_stride_order.default": "a result that does not lie row by row is put so by PyTorch",
 }
 """Why operators have no rows, where that is not what PyTorch says of them."""

@@ -131,6 +131,8 @@ class Builder:
         """What has no type of its own, which f32 holds."""
         self.unrounded: dict[Value, Value] = {}
         """What was rounded to a half when it met one, as f32."""
+        self.infinite: set[Value] = set()
+        """Tables that hold infinities."""
         self.fills: dict[Value, Number | Infinity] = {}
         """Tensors of one number everywhere."""
         self._known: dict[tuple[OpKind, tuple[int, ...], Attrs | None], Value] = {}

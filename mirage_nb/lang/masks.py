@@ -49,7 +49,7 @@ from mirage_nb.lang.lowering import (
     scale,
     subtract,
 )
-from mirage_nb.lang.ranges import bounds, raised
+from mirage_nb.lang.ranges import bounds, may_be_infinite, raised
 from mirage_nb.lang.views import concatenated, expand, reshaped, sliced, stacked, transpose
 
 Choice = Term | Infinity
@@ -423,13 +423,18 @@ def of_places(function: Callable[..., Term], index: int = 1) -> Callable[..., Te
 
 
 def take(b: Builder, x: Value, index: Value, axis: int) -> Term:
-    """The elements of an axis that an index names: a product with ones at their places."""
+    """The elements of an axis that an index names: a product with ones at their places; sums, where infinities are."""
     shape, extent = b.shape(x), b.shape(x)[axis]
     index = _from_zero(b, index, extent)
-    picked = b.tensor(cast(b.dtype(x))(b, one_hot(b, index, extent)), "take")
+    ones = b.tensor(one_hot(b, index, extent), "take")
     order = (axis, *(d for d in range(len(shape)) if d != axis))
     rows = reshaped(b, b.tensor(transpose(b, x, order), "take"), (extent, math.prod(shape) // extent))
-    made = b.emit(OpKind.MATMUL, reshaped(b, picked, (math.prod(b.shape(index)), extent)), rows)
+    flat = math.prod(b.shape(index)), extent
+    if may_be_infinite(b, x):
+        chosen = b.tensor(where(b, reshaped(b, ones, (*flat, 1)), rows, ZERO), "take")
+        made = b.emit(OpKind.SUM, chosen, attrs=DimAttrs(1)) if extent > 1 else chosen
+    else:
+        made = b.emit(OpKind.MATMUL, reshaped(b, b.tensor(cast(b.dtype(x))(b, ones), "take"), flat), rows)
     lead, behind = shape[:axis], shape[axis + 1 :]
     made = reshaped(b, made, (*b.shape(index), *lead, *behind))
     count = len(b.shape(index))

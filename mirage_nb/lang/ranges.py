@@ -49,6 +49,28 @@ def bounds(b: Builder, x: Value, least: float = 0) -> Bounds | None:
     return known.get(int(x))
 
 
+PASSING = frozenset({
+    OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.MAX, OpKind.MAXIMUM, OpKind.SUM, OpKind.WHERE, OpKind.CONCAT,
+    OpKind.PAD, OpKind.CAST,
+})  # fmt: skip
+"""Operators that may be infinite where what they read is."""
+
+
+def may_be_infinite(b: Builder, x: Value) -> bool:
+    """Whether x may hold the infinities of a mask: ones times zeros of it would be no numbers."""
+    front = [x]
+    seen = {x}
+    for value in front:
+        op = b.definition(value)
+        if value in b.infinite or (op is not None and isinstance(op.attrs, WhereAttrs) and op.attrs.infinite):
+            return True
+        if op is not None and (op.kind in PASSING or Trait.VIEW in OPS[op.kind].traits):
+            fresh = {Value(v) for v in op.inputs} - seen
+            seen |= fresh
+            front += fresh
+    return False
+
+
 def _of(b: Builder, op: Op, known: Mapping[int, Bounds]) -> Bounds | None:
     """The bounds of what an operator makes."""
     if isinstance(op.attrs, ArangeAttrs):
@@ -90,6 +112,10 @@ def _of(b: Builder, op: Op, known: Mapping[int, Bounds]) -> Bounds | None:
             return max(0, lows[0]) if op.kind is OpKind.RELU else max(lows), max(0, *highs)
         case OpKind.CONCAT:
             return min(lows), max(highs)
+        case OpKind.MAX:
+            return lows[0], highs[0]
+        case OpKind.SUM:  # the more, where none is negative
+            return (lows[0], inf) if lows[0] >= 0 else None
         case OpKind.PAD:
             return min(0, lows[0]), max(0, highs[0])
     return (lows[0], highs[0]) if op.kind is OpKind.CAST or Trait.VIEW in OPS[op.kind].traits else None

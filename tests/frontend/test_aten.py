@@ -332,6 +332,9 @@ WHOLE_ONLY: dict[str, list[Case]] = {
     "aten.searchsorted.Tensor": [case(tensor(3, 1), X), case(tensor(3, 1), X, right=True), case(tensor(1), IMAGE)],
     "aten.searchsorted.Scalar": [case(tensor(1), 0.5, side="right")],
     "aten.bucketize.Tensor": [case(X, tensor(1))],
+    "aten.pow.Tensor_Tensor": [],
+    "aten.fake_quantize_per_tensor_affine_cachemask.default": [],
+    "aten.fake_quantize_per_channel_affine_cachemask.default": [],
 }
 """What only whole programs compute themselves."""
 CASES |= LOOKUPS | WHOLE_ONLY

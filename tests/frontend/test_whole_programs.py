@@ -51,11 +51,34 @@ def written(x: Tensor) -> Tensor:
     return torch.cat((turned, placed, torch.slice_scatter(ones, x[:, :2], 1, 0, 4, 2)), 1)
 
 
+def added(x: Tensor, at: Tensor) -> Tensor:
+    made = torch.full((6, 6), -torch.inf).triu(1)
+    return (x + ADDED[at]).softmax(-1) + (x + made[at]).exp() + F.embedding(at, ADDED).exp()
+
+
+def segments(x: Tensor, into: Tensor) -> Tensor:
+    """Nothing is in the second one."""
+    wide = into[:, None].expand_as(x)
+    most = torch.full((4, 2), -torch.inf).scatter_reduce(0, wide, x, "amax")
+    made = (x - most[into].clamp(min=-9)).exp()
+    return made / torch.zeros(4, 2).scatter_add(0, wide, made)[into]
+
+
+STEPS, ZEROS = torch.tensor([0.1, 0.2, 0.25]), torch.tensor([0, 1, -2], dtype=torch.int32)
+ADDED = torch.full((6, 6), -torch.inf).triu(1)
 NIBBLES = torch.randint(0, 255, (6, 4), dtype=torch.uint8)
 GIVEN = torch.rand(6, 6) < 0.5
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "routing": (routed, (t(4, 3), t(3, 5))),
     "written into one number everywhere": (written, (t(3, 4),)),
+    "rows of an added mask": (added, (t(2, 6), torch.tensor([2, 4]))),
+    "a mean of powers": (lambda x, p: (x.clamp(min=1e-6) ** p).mean((1, 2), keepdim=True) ** (1 / p),
+                         (t(2, 4, 3), torch.tensor([3.0]))),
+    "few steps": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -7, 9)
+                  + torch.fake_quantize_per_channel_affine(x, STEPS, ZEROS, 1, -8, 7), (t(2, 3, 4),)),
+    "the softmax of segments": (segments, (t(7, 2), torch.tensor([0, 2, 2, 0, 3, 2, 0]))),
+    "the least of segments": (lambda x, i: torch.full((2, 4), torch.inf).scatter_reduce(1, i, x, "amin").clamp(max=9),
+                              (t(2, 5), places(4, 2, 5))),
     "bounds": (lambda x, y: torch.searchsorted(x.sort(-1)[0], y, right=True) / 2
                + torch.bucketize(y, torch.tensor([-1.0, 0.0, 0.5])), (t(4, 7), t(4, 3))),
     "counted twice": (lambda x, i, j: x.index_put((i, j), x[0, :5] * 2, accumulate=True) + 1,

@@ -28,6 +28,7 @@ ROWS: dict[str, Row] = {
 
 WHOLE: dict[str, Row] = {
     **ROWS, **lookups.ROWS, **lookups.NUMBERS, **borrowed.WHOLE, **writes.WHOLE, **orders.ROWS, **windows.WHOLE,
+    **composites.WHOLE,
 }  # fmt: skip
 """The same with what only whole programs have rows for: PyTorch looks up and writes where tensors lie."""
 NUMBERS = frozenset(lookups.NUMBERS)

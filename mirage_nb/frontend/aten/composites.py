@@ -14,6 +14,7 @@ from typing import Any
 from mirage_nb.frontend.aten.borrowed import borrowed
 from mirage_nb.frontend.aten.folds import variance
 from mirage_nb.frontend.aten.masks import triangle
+from mirage_nb.frontend.aten.pointwise import ROWS as POINTWISE
 from mirage_nb.frontend.aten.products import product, transposed
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, narrowest, number
 from mirage_nb.ir.dtypes import LARGEST
@@ -21,6 +22,7 @@ from mirage_nb.ir.ops import OpKind
 from mirage_nb.lang import constants, lowering, masks, norms, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
+from mirage_nb.lang.ranges import bounds, raised
 
 
 def _along(lower: Callable[[Builder, Value, int], Term]) -> Row:
@@ -128,6 +130,35 @@ def _biased(
     return _flash(at, query, key, value, dropout_p, is_causal, attn_mask=attn_bias, scale=scale)
 
 
+def _power(at: At, x: Any, exponent: Any) -> Term:
+    """Of what is known to be positive."""
+    value = at.tensor(x)
+    within = bounds(at.b, value)
+    if within is None or within[0] <= 0:
+        raise Left("a power by a tensor, which negative numbers have where that is whole alone")
+    return raised(at.b, value, at.term(exponent))
+
+
+def _quantised(at: At, x: Any, scale: Any, zero: Any, low: int, high: int) -> Result:
+    """The nearest of so many steps; where it was within them has no term."""
+    b, (step, middle) = at.b, (at.term(one) for one in (scale, zero))
+    place = lowering.add(b, borrowed("round")(at, Held(lowering.divide(b, at.tensor(x), step))), middle)
+    kept = POINTWISE["aten.clamp.default"](at, Held(place), low, high)
+    assert isinstance(kept, int)
+    return lowering.multiply(b, lowering.subtract(b, kept, middle), step), None
+
+
+def _channels(at: At, x: Any, scale: Any, zero: Any, axis: int, low: int, high: int) -> Result:
+    wide = tuple(n if d == axis % len(at.shape) else 1 for d, n in enumerate(at.shape))
+    step, middle = (Held(views.reshaped(at.b, at.tensor(one), wide)) for one in (scale, zero))
+    return _quantised(at, x, step, middle, low, high)
+
+
+WHOLE: dict[str, Row] = {
+    "aten.pow.Tensor_Tensor": _power,
+    "aten.fake_quantize_per_tensor_affine_cachemask.default": _quantised,
+    "aten.fake_quantize_per_channel_affine_cachemask.default": _channels,
+}
 ROWS: dict[str, Row] = {
     **{f"aten.{name}": _along(norms.softmax) for name in ("softmax.int", "_softmax.default")},
     **{f"aten.{name}": _along(norms.log_softmax) for name in ("log_softmax.int", "_log_softmax.default")},

@@ -181,6 +181,22 @@ def _scatter(at: At, x: Any, axis: int, index: Any, source: Any) -> Term:
     return borrowed("scatter_reduce")(at, x, axis, index, source, "sum", include_self=False)
 
 
+def _reduced(
+    at: At, x: Any, axis: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Result:  # fmt: skip
+    """Into what is the infinity that an extreme begins with, too: where nothing comes it stays."""
+    most = {"amax": -1, "amin": 1}.get(reduce)
+    if not isinstance(whole := at.choice(x), Infinity) or whole.sign != most:
+        return borrowed("scatter_reduce")(at, x, axis, index, source, reduce, include_self=include_self)
+    b, order = at.b, [d for d in range(len(at.shape)) if d != axis % len(at.shape)] + [axis % len(at.shape)]
+    places, new = (b.tensor(views.transpose(b, at.tensor(one), tuple(order)), "places") for one in (index, source))
+    picked = b.tensor(masks.one_hot(b, places, at.shape[order[-1]]), "places")
+    held = b.tensor(masks.where(b, picked, views.reshaped(b, new, (*b.shape(new), 1)), whole), "places")
+    fold = reductions.reduction(OpKind.MAX) if reduce == "amax" else reductions.minimum
+    made = b.tensor(fold(b, held, (len(order) - 1,), False), "places")
+    return views.transpose(b, made, tuple(order.index(d) for d in range(len(order))))
+
+
 NUMBERS: dict[str, Row] = {
     **dict.fromkeys(("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"), _cast),
     "aten.bitwise_and.Scalar": _last_bits,
@@ -198,7 +214,7 @@ ROWS: dict[str, Row] = {
     "aten._unsafe_index.Tensor": _index,
     "aten.index_add.default": borrowed("index_add"),
     "aten.scatter_add.default": borrowed("scatter_add"),
-    "aten.scatter_reduce.two": borrowed("scatter_reduce"),
+    "aten.scatter_reduce.two": _reduced,
     "aten.scatter.value": borrowed("scatter"),
     "aten.scatter.src": _scatter,
     "aten.index_put.default": _index_put,
