@@ -50,7 +50,7 @@ class Constants:
     thread_depth: float = 8.0
     deep_operations: float = 9.0
     """The same where more elements are summed: 1024 x 1024 results of 16, 32 and 64 took 4, 6, 20 us beyond a start."""
-    across_operations: float = 30.0
+    across_operations: float = 40.0
     """The same of an operand that is transposed where it lies: threads of a warp read a column each, from one bank of
     shared memory. Such products took 4, 10, 20 and 40 us, of 4, 16, 32 and 64 elements."""
     pass_us: float = 0.047
