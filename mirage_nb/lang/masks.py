@@ -435,8 +435,7 @@ def take(b: Builder, x: Value, index: Value, axis: int) -> Term:
         made = b.emit(OpKind.SUM, chosen, attrs=DimAttrs(1)) if extent > 1 else chosen
     else:
         made = b.emit(OpKind.MATMUL, reshaped(b, b.tensor(cast(b.dtype(x))(b, ones), "take"), flat), rows)
-    lead, behind = shape[:axis], shape[axis + 1 :]
-    made = reshaped(b, made, (*b.shape(index), *lead, *behind))
+    made = reshaped(b, made, (*b.shape(index), *shape[:axis], *shape[axis + 1 :]))
     count = len(b.shape(index))
     moved = (*range(count, count + axis), *range(count), *range(count + axis, count + len(shape) - 1))
     return transpose(b, made, moved)
