@@ -19,6 +19,7 @@ from mirage_nb.optimize import plan
 from mirage_nb.predefined import matches
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.composition import (
+    FEW_ROWS_FUSED,
     LIBRARY_AND_FUSED,
     LIBRARY_KERNELS,
     OWN_OPERATORS,
@@ -114,10 +115,11 @@ def test_rotated_halves_stay_one_kernel() -> None:
 def test_own_operators_are_the_program_and_verified_as_such() -> None:
     for make in (rmsnorm, gated_mlp, attention_safe):
         program = make()
-        own, fused = unsearched(program, H200)
+        own, fused, *few = unsearched(program, H200)
         assert own.graph == program and own.verdict.kind is VerdictKind.PROVED and own.configuration == OWN_OPERATORS
         assert own.estimate_us == own_operators(program, H200).cost.us
         assert fused.verdict.accepted and fused.small is not None
+        assert [c.configuration for c in few] == [FEW_ROWS_FUSED] * (make is gated_mlp)  # whose products share X
         whole = [match.output for match in matches(program)] == [*program.outputs]
         assert (fused.estimate_us > own.estimate_us) == whole == (make is attention_safe)
 
