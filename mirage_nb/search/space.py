@@ -161,6 +161,8 @@ class Configuration:
         return self.label
 
 
+HELD = 1024
+"""Elements of an axis beyond which a block hardly holds all that two products read."""
 PIECE_SHARE = 12
 """The part of a configuration's seconds that one of a piece has: a large program has many."""
 PIECE_GRAPHS = 4
@@ -176,8 +178,8 @@ def of_piece(effort: Effort, budget: Budget) -> tuple[Effort, Budget]:
 
 def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, ...]:
     """Every configuration of a program at this effort, simplest first, loops over long axes before those over short
-    ones, which blocks may hold whole; rows that only lie along the same data as what is folded are no loop's, and the
-    grid's if they can be. They are independent of each other.
+    ones, and before none where a block would hold all that two products read. Rows that only lie along the same data as
+    what is folded are no loop's, and the grid's if they can be. They are independent of each other.
 
     Raises:
         SearchError: neither the program nor a cut of it can be expressed by the closure.
@@ -186,7 +188,10 @@ def configurations(prepared: Prepared, effort: Effort) -> tuple[Configuration, .
     if refused is not None:
         return _cut_up(prepared, effort, refused)
     alike = {*prepared.reduced}.difference(operator.axis for operator, _ in prepared.program)
-    loops = (None, *sorted(prepared.reduced, key=lambda axis: (axis in alike, -prepared.axes[axis].extent)))
+    loops = [None, *sorted(prepared.reduced, key=lambda axis: (axis in alike, -prepared.axes[axis].extent))]
+    chained = sum(operator.kind in HEAVY for operator, _ in prepared.program) > 1
+    if chained and any(axis is not None and prepared.axes[axis].extent > HELD for axis in loops[:2]):
+        loops[:2] = loops[1], None
     found: list[Configuration] = []
     for kernels in range(1, effort.kernels + 1):
         grids = last_grids(prepared) if kernels == 1 else _grids(prepared.reduced)

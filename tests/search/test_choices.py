@@ -107,6 +107,13 @@ def test_attention_within_documents_is_looked_for_where_rows_are_the_grids() -> 
     assert [(one.grid, one.loop) for one in first] == [((row,), None), ((row,), key)]
 
 
+@pytest.mark.parametrize(("keys", "first"), [(512, None), (4096, "loop over d")])
+def test_where_a_block_cannot_hold_all_keys_loops_over_them_come_first(keys: int, first: str | None) -> None:
+    program = f"Q: f16[4, 64, 64]\nK: f16[4, {keys}, 64]\nV: f16[4, {keys}, 64]\nreturn softmax(Q @ K.mT) @ V"
+    found = [str(one) for one in configurations(prepare(parse(program).graph), EFFORTS["quick"])]
+    assert found[0].endswith(first or "no loop") and found[1].endswith("no loop" if first else "loop over d")
+
+
 def test_arange_is_exact_in_the_field() -> None:
     def graph(text: str) -> KernelGraph:
         return parse(f"X: f32[6]\nreturn X * ({text})").graph
