@@ -8,12 +8,14 @@ equality is structural and `digest` is the cache key. Definition 2.1 is checked 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from typing import Self, TypeVar
+from operator import attrgetter
+from typing import Any, Self, TypeVar
 
 from mirage_nb.errors import GraphError, ShapeError
 from mirage_nb.ir.dtypes import DType, MemSpace, TensorType, promote
@@ -109,7 +111,7 @@ class _Graph(ABC):
         for value in op.inputs:
             if not 0 <= value < len(self.types):
                 raise GraphError(f"{op.kind.value} reads value %{value}, which is not defined before it")
-        return replace(self, ops=(*self.ops, op), types=(*self.types, *self.results(op)))
+        return type(self)((*self.ops, op), (*self.types, *self.results(op)), *_KEPT[type(self)](self))
 
     def definitions(self) -> Iterator[tuple[Op, tuple[int, ...]]]:
         """Every operator with the values it defines, in order."""
@@ -156,10 +158,7 @@ def infer(op: Op, operands: tuple[TensorType, ...], level: Level, space: MemSpac
 def result_dtype(operands: tuple[TensorType, ...]) -> DType:
     """The widest element type of the operands; scalars (constants) take that of their partner."""
     typed = [t.dtype for t in operands if t.shape != ()] or [t.dtype for t in operands]
-    dtype = typed[0] if typed else DType.F32
-    for other in typed[1:]:
-        dtype = promote(dtype, other)
-    return dtype
+    return functools.reduce(promote, typed) if typed else DType.F32
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,6 +479,7 @@ def _spelled_op(op: Op) -> str:
 
 
 _NAMES = {kind: tuple(f.name for f in fields(kind)) for kind in (KernelGraph, BlockGraph, ThreadGraph)}
+_KEPT: dict[type, attrgetter[tuple[Any, ...]]] = {kind: attrgetter(*names[2:]) for kind, names in _NAMES.items()}
 
 
 def reached(start: Iterable[H], behind: Callable[[H], Iterable[H]]) -> set[H]:
