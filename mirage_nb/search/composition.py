@@ -53,8 +53,9 @@ COMPOSED_ROWS = ("lookup", "attention", "group_norm", "softmax", "log_softmax", 
 fuses with what stands around them."""
 GENERATED_PRODUCTS = tuple(row for row in COMPOSED_ROWS if row != "linear")
 """The same where kernels are generated for products, too."""
-FEW, PRODUCTS = 64, 16
-"""Rows that products share in one kernel at most, and products of one."""
+FEW, PRODUCTS, RANK = 64, 16, 64
+"""Rows that products share in one kernel at most, products of one, and what such a product folds of another's result:
+the rest of what it multiplies is held."""
 RENAMES = frozenset({OpKind.RESHAPE, OpKind.CONST})
 """Operators that are no kernel."""
 MOVES = VIEWS | {OpKind.CONCAT}
@@ -200,7 +201,7 @@ FEW_ROWS = Words(
             _by_axes(partial(one_row.halved, most=FEW)),
         ),
     ),
-    replace(COMPOSED, products=PRODUCTS),
+    replace(COMPOSED, products=PRODUCTS, rank=RANK),
     as_is=partial(one_row.shared, most=FEW),
 )
 """Products of few rows that share these are one kernel with a loop, with what stands behind each."""

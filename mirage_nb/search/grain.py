@@ -23,6 +23,7 @@ class Grain:
         operators: most operators of a piece of several, views and what depends on no input apart.
         products: most products among them.
         looped: whether their kernels may have loops; else a block holds what it computes as a whole.
+        rank: most elements that a product folds of what another one of a piece has made.
         row, column: most elements that are folded along the innermost dimension, or another, if something is joined
             with that.
     """
@@ -30,6 +31,7 @@ class Grain:
     operators: int
     products: int
     looped: bool = True
+    rank: float = math.inf
     row: float = math.inf
     column: float = math.inf
 
