@@ -315,3 +315,29 @@ def test_layers_that_repeat_are_looked_at_once() -> None:
         partition(model(layers), H200, told=told)
         counts.append(len(asked))
     assert counts[0] == counts[1] == len({Piece(graph, (), ()).digest for graph in asked})
+
+
+MASKED = {
+    "a window": "where(D >= 0, where(D < 100, S, -inf), -inf)",
+    "numbers of places with slopes": "where(D >= 0, S - m * D, -inf)",
+    "a mask beside one that is data": "where(D >= 0, S + a, -inf)",
+}
+
+
+@pytest.mark.parametrize("body", MASKED.values(), ids=[*MASKED])
+def test_masks_of_places_cost_attention_next_to_nothing(body: str) -> None:
+    """Threads know the places of their elements: a window of 1000 rows was two pieces, the scores stored between."""
+    shape = "f16[2, 8, 1000, 64]"
+    text = f"""
+Q: {shape}
+K: {shape}
+V: {shape}
+m: f16[8, 1, 1]
+a: f16[2, 1, 1, 1000]
+I = arange(1000)
+D = I[:, None] - I[None, :]
+S = Q @ transpose(K, 0, 1, 3, 2) * 0.125
+return softmax({body}) @ V
+"""
+    parts = partition(coalesced(parse(text).graph), H200)
+    assert sum(piece.computes for piece in parts) == 1
