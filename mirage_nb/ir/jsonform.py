@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from mirage_nb.errors import FormatError, GraphError, MirageError, ProgramSizeError
@@ -32,6 +33,7 @@ from mirage_nb.ir.fields import (
 from mirage_nb.ir.graph import BlockGraph, G, Graph, Input, KernelGraph, Op, Size, ThreadGraph
 from mirage_nb.ir.ops import KINDS, OpKind
 
+_listed = partial(listed, most=MAX_OPERATORS)
 SCHEMA = "mugraph"
 VERSION = 1
 MAX_TEXT = 8_000_000
@@ -104,9 +106,9 @@ def from_plain(plain: object) -> KernelGraph:
     top = record(plain, "the graph", ("schema", "version", "inputs", "operators", "outputs"))
     if top["schema"] != SCHEMA or top["version"] != VERSION or isinstance(top["version"], bool):
         raise FormatError(f"schema {shown(top['schema'])} {shown(top['version'])}; this reads {SCHEMA} {VERSION}")
-    inputs = [_input(item) for item in listed(top["inputs"], "inputs")]
+    inputs = [_input(item) for item in _listed(top["inputs"], "inputs")]
     graph = _Reader().fill(KernelGraph.start(*inputs), top["operators"])
-    outputs = [record(item, "an output", ("value", "name")) for item in listed(top["outputs"], "outputs")]
+    outputs = [record(item, "an output", ("value", "name")) for item in _listed(top["outputs"], "outputs")]
     if not outputs:
         return graph
     try:
@@ -120,7 +122,7 @@ def _input(item: object) -> Input:
     shape = SHAPE.read(held["shape"])
     if any(extent < 1 for extent in shape):
         raise FormatError("extents are at least 1")
-    dims = tuple(name(called) for called in listed(held.get("dims", []), "dims"))
+    dims = tuple(name(called) for called in _listed(held.get("dims", []), "dims"))
     if dims and len(dims) != len(shape):
         raise FormatError(f"{len(dims)} names for {len(shape)} dimensions")
     known = {word: held.get(word, False) for word in INPUT_WORDS}
@@ -139,7 +141,7 @@ def _input(item: object) -> Input:
 def _size(item: object) -> Size | None:
     if item is None:
         return None
-    parts = listed(item, "a size")
+    parts = _listed(item, "a size")
     if len(parts) != 3:
         raise FormatError("a size is a name, its least extent and its largest")
     return Size(name(parts[0]), whole(parts[1]), whole(parts[2]))
@@ -153,7 +155,7 @@ class _Reader:
 
     def fill(self, graph: G, operators: object) -> G:
         """The graph with all operators of a list."""
-        for number, item in enumerate(listed(operators, "operators")):
+        for number, item in enumerate(_listed(operators, "operators")):
             self.operators += 1
             if self.operators > MAX_OPERATORS:
                 raise ProgramSizeError(f"more than {MAX_OPERATORS} operators")
@@ -172,7 +174,7 @@ class _Reader:
         kind = KINDS.get(held["kind"]) if isinstance(held["kind"], str) else None
         if kind is None:
             raise FormatError(f"unknown operator {shown(held['kind'])}")
-        operands = tuple(whole(v) for v in listed(held["operands"], "operands"))
+        operands = tuple(whole(v) for v in _listed(held["operands"], "operands"))
         if any(not 0 <= v < len(graph.types) for v in operands):
             raise FormatError(f"{kind.value} reads a value that is not defined before it")
         types = tuple(graph.types[v] for v in operands)
@@ -185,7 +187,7 @@ class _Reader:
         elif kind is OpKind.FUSED and isinstance(graph, BlockGraph):
             thread = record(held.get("thread"), "a thread graph", ("operators", "outputs"))
             chain = self.fill(ThreadGraph.start(types), thread["operators"])
-            outputs = tuple(whole(v) for v in listed(thread["outputs"], "outputs"))
+            outputs = tuple(whole(v) for v in _listed(thread["outputs"], "outputs"))
             if any(not 0 <= v < len(chain.types) for v in outputs):
                 raise FormatError("a thread graph returns a value that is not defined")
             body = chain.returning(outputs)

@@ -50,7 +50,7 @@ from mirage_nb.lang.lowering import (
     subtract,
 )
 from mirage_nb.lang.ranges import bounds, may_be_infinite, raised
-from mirage_nb.lang.views import concatenated, expand, reshaped, sliced, stacked, transpose
+from mirage_nb.lang.views import concatenated, expand, reshaped, sliced, stacked, transpose, turned_back
 
 Choice = Term | Infinity
 _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.GtE, ast.Lt: ast.Gt}
@@ -496,4 +496,4 @@ def gather(b: Builder, x: Value, index: Value, axis: int) -> Term:
     chosen = b.emit(OpKind.WHERE, row, table, attrs=WhereAttrs())
     total = b.emit(OpKind.SUM, chosen, attrs=DimAttrs(len(shape))) if shape[axis] > 1 else chosen
     found = reshaped(b, total, tuple(wanted[d] for d in order))
-    return transpose(b, found, tuple(order.index(d) for d in range(len(shape))))
+    return turned_back(b, found, order)

@@ -63,6 +63,11 @@ def reshape(b: Builder, x: Value, extents: tuple[int, ...]) -> Term:
     return shaped(b, x, tuple(shape))
 
 
+def turned_back(b: Builder, x: Value, order: Sequence[int]) -> Term:
+    """x with every dimension where it was before a transpose by this order."""
+    return transpose(b, x, tuple(order.index(d) for d in range(len(order))))
+
+
 def transpose(b: Builder, x: Value, axes: tuple[int, ...]) -> Term:
     """Dimension i of the result is dimension axes[i] of x; without axes the last two are swapped."""
     rank = len(b.shape(x))

@@ -199,7 +199,7 @@ def _channels(r: Reading, found: Found, normed: int, vectors: tuple[int, ...]) -
     if not found.attrs["centred"] or len(before) < 2 or len(shape) < len(before):
         return None
     at = len(before) - 2
-    if before[-2] == 1 and before[-1] == shape[at + 1]:
+    if before[-2] == 1 and before[-1] == shape[at + 1]:  # one group of nothing but channels is a norm of rows
         return None
     lined = (*(1 for _ in shape[:at]), *shape[at : at + 2], *(1 for _ in shape[at + 2 :]))
     aligned = [(*(1 for _ in shape[len(r.shape(v)) :]), *r.shape(v)) for v in vectors]

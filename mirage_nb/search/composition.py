@@ -280,9 +280,10 @@ def _computed(
     simple = bool(piece.reads) and not prepared.refused and len({*prepared.outputs}) == len(prepared.outputs)
     simple = simple and any(op.kind not in RENAMES for op in piece.graph.ops)
     able = simple and not as_it_is
-    if able and (structure := looped(prepared) if _multiplies(piece) else as_they_stand(prepared)) is not None:
+    multiplies = _multiplies(piece)
+    if able and (structure := looped(prepared) if multiplies else as_they_stand(prepared)) is not None:
         fused = Part(piece, prepared, structure)
-        given = all(op.kind in MOVES for op in piece.graph.ops) or _multiplies(piece)
+        given = multiplies or all(op.kind in MOVES for op in piece.graph.ops)
         limit = written_cost(piece.graph, target).us if given else math.inf
         drafts = part_drafts(fused, target, 1, limits)
         if any(draft.cost.us < limit for draft in drafts):

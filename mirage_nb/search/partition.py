@@ -294,11 +294,12 @@ class _Partition:
             return False
         if len(ops) > 1 and min(self.grain.row, self.grain.column) < math.inf and self._folds_more(members):
             return False
-        multiplied = self.grain.products and not self.grain.looped
-        if self._crosses(members) or (multiplied and (self._chains(members) or self._prepares(members))):
+        heavy = {value for value in members if is_heavy(self.graph, self.maker[value])}
+        composed = len(heavy) <= self.grain.products and not self.grain.looped
+        if self._crosses(members) or (composed and (self._chains(members, heavy) or self._prepares(members, heavy))):
             return False
         computed = sum(v not in self.constant for v in values)
-        return computed <= self.grain.operators and sum(is_heavy(self.graph, op) for op in ops) <= self.grain.products
+        return computed <= self.grain.operators and len(heavy) <= self.grain.products
 
     def _uneven(self, members: frozenset[int]) -> bool:
         """Whether different tensors are folded to different numbers of results: threads hold rows of one tile."""
@@ -310,17 +311,15 @@ class _Partition:
                 folded.add(max(self._read(value, members), key=lambda v: (self.graph.types[v].elements, v)))
         return len(counts) > 1 and len(folded) > 1
 
-    def _chains(self, members: frozenset[int]) -> bool:
+    def _chains(self, members: frozenset[int], heavy: set[int]) -> bool:
         """Whether a product of these folds more of what another one has made than stays together."""
-        heavy = {value for value in members if is_heavy(self.graph, self.maker[value])}
         deep = (v for v in heavy if self.graph.types[self.maker[v].inputs[0]].shape[-1] > self.grain.rank)
         before = (reached([v], lambda value: members.intersection(self.sources[value])) - {v} for v in deep)
         return any(not heavy.isdisjoint(found) for found in before)
 
-    def _prepares(self, members: frozenset[int]) -> bool:
+    def _prepares(self, members: frozenset[int], heavy: set[int]) -> bool:
         """Whether anything is computed for products in front of all of these: kernels with a loop read what they
         multiply."""
-        heavy = {value for value in members if is_heavy(self.graph, self.maker[value])}
         behind = reached(heavy, lambda value: members.intersection(self.readers.get(value, ())))
         return not reached(heavy, lambda value: members.intersection(self.sources[value])) <= behind
 

@@ -320,8 +320,10 @@ def test_experts_by_index_have_regions_around_them() -> None:
     torch.testing.assert_close(found, wanted)
     ours, theirs = (torch.autograd.grad(made.square().sum(), model.parameters()) for made in (found, wanted))
     torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-3)
-    taken = [name for entry in backend.reports.all().entries if entry.taken for name in entry.region.operators]
-    assert "rsqrt" in taken and {"sigmoid", "neg"} & set(taken), str(backend.reports.all())  # as PyTorch spells it
+    taken = [{*entry.region.operators} for entry in backend.reports.all().entries if entry.taken]
+    sigmoid = {"neg", "exp", "add", "div"}  # as some PyTorch spells it
+    assert any("rsqrt" in one for one in taken), str(backend.reports.all())
+    assert any("sigmoid" in one or sigmoid <= one for one in taken), str(backend.reports.all())
 
 
 @torch.no_grad()

@@ -282,3 +282,10 @@ def test_graphs_nest_three_levels_and_no_more(kind: str) -> None:
     plain = to_plain(rmsnorm().candidate)
     with pytest.raises(FormatError):
         from_plain({**plain, "operators": [deep]})
+
+
+@pytest.mark.parametrize("key", ["inputs", "outputs", "operators"])
+def test_lists_of_a_graph_are_no_longer_than_its_operators_may_be_many(key: str) -> None:
+    top = to_plain(cases()[0].candidate)
+    with pytest.raises(ProgramSizeError, match=f"{key}: .* at most {MAX_OPERATORS}"):
+        from_plain({**top, key: [*top[key]] * (MAX_OPERATORS + 1)})

@@ -60,9 +60,9 @@ def _stacked(at: At, tensors: Sequence[Any], axis: int = 0) -> Term:
     return views.reshaped(at.b, at.b.tensor(borrowed("stack")(at, tensors, axis), "stack"), at.shape)
 
 
-def _first(name: str) -> Row:
+def first(row: Callable[..., Term]) -> Row:
     """Of results and their places, which have no term, the former."""
-    return lambda at, *given, **named: (borrowed(name)(at, *given, **named), None)
+    return lambda at, *given, **named: (row(at, *given, **named), None)
 
 
 def _both(name: str) -> Row:
@@ -125,7 +125,7 @@ WHOLE: dict[str, Row] = {
     **_rows("logcumsumexp.default logaddexp.default acosh.default atanh.default copysign.Tensor fmax.default"),
     **_rows("fmin.default atan2.default adaptive_avg_pool3d.default"),
     **{f"aten.{name}.default": _both(name) for name in ("cummax", "cummin")},
-    "aten.adaptive_max_pool2d.default": _first("adaptive_max_pool2d"),
+    "aten.adaptive_max_pool2d.default": first(borrowed("adaptive_max_pool2d")),
     "aten.convolution.default": _convolution,
     "aten.col2im.default": _folded,
     "aten._cdist_forward.default": lambda at, x, y, order, *_: borrowed("cdist")(at, x, y, order),

@@ -112,7 +112,7 @@ def _index_put(at: At, x: Any, indices: Sequence[Any], values: Any, accumulate: 
     rows = views.reshaped(b, b.tensor(views.transpose(b, new, turned), "values"),
                           (math.prod(common), math.prod(shape) // extent))  # fmt: skip
     made = views.reshaped(b, b.tensor(_written(b, flat, axis, index, rows, added=accumulate), "places"), shape)
-    return views.transpose(b, made, tuple(order.index(d) for d in range(len(order))))
+    return views.turned_back(b, made, order)
 
 
 def _bags(
@@ -194,7 +194,7 @@ def _reduced(
     held = b.tensor(masks.where(b, picked, views.reshaped(b, new, (*b.shape(new), 1)), whole), "places")
     fold = reductions.reduction(OpKind.MAX) if reduce == "amax" else reductions.minimum
     made = b.tensor(fold(b, held, (len(order) - 1,), False), "places")
-    return views.transpose(b, made, tuple(order.index(d) for d in range(len(order))))
+    return views.turned_back(b, made, order)
 
 
 NUMBERS: dict[str, Row] = {

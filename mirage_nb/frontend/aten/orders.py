@@ -64,8 +64,7 @@ def _ordered(at: At, x: Any, axis: int, descending: bool, count: int | None = No
     def at_rank(held: Value) -> Value:
         chosen = b.tensor(masks.where(b, picked, held, lowering.ZERO), "an order")
         total = views.reshaped(b, reductions.folded(b, OpKind.SUM, chosen, (len(lead),)), (*lead, b.shape(chosen)[-1]))
-        back = tuple(order.index(d) for d in range(len(order)))
-        return b.tensor(views.transpose(b, total, back), "an order")
+        return b.tensor(views.turned_back(b, total, order), "an order")
 
     return at_rank(here), at_rank(place)
 

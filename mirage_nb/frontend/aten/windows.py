@@ -7,13 +7,13 @@ them do so, and what is beyond the end counts in no mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from mirage_nb.frontend.aten.borrowed import borrowed
+from mirage_nb.frontend.aten.borrowed import borrowed, first
 from mirage_nb.frontend.aten.terms import At, Held, Left, Row, number, padded
 from mirage_nb.ir.dtypes import DType, TensorType
 from mirage_nb.lang import lowering, views
@@ -82,7 +82,7 @@ def _ratio(above: int, below: int) -> Number:
     return Number.of(Fraction(above, below))
 
 
-def _most(rank: int) -> Row:
+def _most(rank: int) -> Callable[..., Term]:
     def row(at: At, x: Any, size: Any, step: Any = None, edge: Any = 0, gap: Any = 1, ceil: bool = False) -> Term:
         if any(one != 1 for one in _each(gap, rank)):
             raise Left("windows with gaps")
@@ -92,11 +92,6 @@ def _most(rank: int) -> Row:
         return seen.pooled("max", seen.framed(seen.value, Infinity(-1), seen.edge, seen.over))
 
     return row
-
-
-def _first(row: Row) -> Row:
-    """Of maxima and their places, which have no term, the former."""
-    return lambda at, *given: (row(at, *given), None)  # type: ignore[return-value]
 
 
 def _nearest(at: At, x: Any, size: Sequence[int] | None, factors: Sequence[float] | None) -> Term:
@@ -134,6 +129,6 @@ def _picked(b: Builder, x: Value, axis: int, places: Sequence[int]) -> Value:
 WHOLE: dict[str, Row] = {
     **{f"aten.avg_pool{rank}d.default": _mean(rank) for rank in (1, 2, 3)},
     **{f"aten.max_pool{rank}d.default": _most(rank) for rank in (1, 2)},
-    **{f"aten.max_pool{rank}d_with_indices.default": _first(_most(rank)) for rank in (2, 3)},
+    **{f"aten.max_pool{rank}d_with_indices.default": first(_most(rank)) for rank in (2, 3)},
     "aten.upsample_nearest2d.vec": _nearest,
 }
