@@ -35,8 +35,9 @@ test: install
 	$(MAKE) --no-print-directory test-notebook
 	$(MAKE) --no-print-directory test-browser
 
-# A file's tests stay together: they share what they made.
-SIDE_BY_SIDE = --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# A file's tests stay together: they share what they made. One that hangs fails and says where; none takes a tenth of
+# that time.
+SIDE_BY_SIDE = --numprocesses 2 --dist loadfile --no-loadscope-reorder --timeout 600
 
 test-default: install needs-cxx
 	$(PYTEST) $(SIDE_BY_SIDE)

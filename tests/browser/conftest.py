@@ -100,6 +100,7 @@ class Server:
             stderr=subprocess.STDOUT,
         )
         self.setting("notification", {"fetchNews": "false", "checkForUpdates": False})
+        self.setting("plugin", {"autosave": False}, "docmanager-extension")
         self._without("launcher-extension", "debugger-extension")
 
     def _without(self, *extensions: str) -> None:
@@ -238,6 +239,15 @@ class Notebook:
                 timeout=1000 * seconds,
             )
 
+    def save(self) -> None:
+        """Save it as its reader does, and wait for the end: two at once are a conflict, which JupyterLab asks about."""
+        self.page.evaluate(f"""() => {{
+          window.saved = false;
+          {OPENED}.context.saveState.connect((_, state) => {{ window.saved ||= state === 'completed'; }});
+        }}""")
+        self.page.keyboard.press("Control+s")
+        self.page.wait_for_function("window.saved")
+
     def output(self, number: int) -> str:
         """The text that cell `number` shows."""
         cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(number)
@@ -266,15 +276,24 @@ class Lab:
         return self.page
 
     def close(self) -> None:
-        """Close what is open."""
-        self.page.evaluate("""async () => {
-          const open = [...window.jupyterapp.shell.widgets('main')];
-          for (const widget of open) await widget.context?.save();
-          for (const widget of open) widget.dispose();
+        """Close what is open, unsaved: of a file that was written meanwhile JupyterLab asks what nobody answers."""
+        self.page.evaluate("""() => {
+          for (const widget of [...window.jupyterapp.shell.widgets('main')]) {
+            if (widget.context) widget.context.model.dirty = false;
+            widget.dispose();
+          }
         }""")
 
     def _execute(self, command: str, arguments: dict[str, Any]) -> None:
-        self.page.evaluate("([c, a]) => window.jupyterapp.commands.execute(c, a).then(() => {})", [command, arguments])
+        """Execute a command and wait for its end; to evaluate a promise would have no limit of time."""
+        self.page.evaluate(
+            """([command, args]) => {
+              window.done = false;
+              void window.jupyterapp.commands.execute(command, args).then(() => { window.done = true; });
+            }""",
+            [command, arguments],
+        )
+        self.page.wait_for_function("window.done")
 
 
 @pytest.fixture(scope="session")
