@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -121,49 +121,22 @@ def run_point(program: Program, place: int, operands: Mapping[str, T], algebra: 
 
 
 def _assembled(tile: Tile, tiles: dict[tuple[int, ...], T], algebra: Algebra[T]) -> T:
-    """The tensor that tiles make, by where they begin; cut where others begin, as tiles of several roles differ."""
-    for dim in range(len(tile.shape)):
-        tiles = _cut(tiles, dim, algebra)
+    """The tensor that tiles make, by where they begin: where each of its elements lies in all of them in a row."""
+    shapes, rows, places, first = list[tuple[int, ...]](), list[T](), np.full(tile.shape, -1), 0
 
-    def joined(prefix: tuple[int, ...]) -> T:
-        dim = len(prefix)
-        if dim == len(tile.shape):
-            return tiles[prefix]
-        starts = sorted({at[dim] for at in tiles if at[:dim] == prefix})
-        return algebra.join([joined((*prefix, start)) for start in starts], dim, 0)
-
-    whole = joined(())
-    shapes: list[tuple[int, ...]] = []
-
-    def cut(array: Array) -> Array:
+    def row(array: Array) -> Array:
         shapes.append(array.shape)
-        return array[tuple(slice(extent) for extent in tile.shape)]
+        return array.reshape(-1)
 
-    found = algebra.view(whole, cut)
-    if any(a < b for a, b in zip(shapes[0], tile.shape, strict=True)):
-        raise GraphError(f"some elements of {tile.name} are never stored")
-    return found
-
-
-def _cut(tiles: dict[tuple[int, ...], T], dim: int, algebra: Algebra[T]) -> dict[tuple[int, ...], T]:
-    """The same elements, every tile cut along a dimension wherever another one begins."""
-    starts = sorted({at[dim] for at in tiles})
-    found: dict[tuple[int, ...], T] = {}
     for at, value in tiles.items():
-        shapes: list[tuple[int, ...]] = []
-        algebra.view(value, partial(_seen, shapes))
-        end = at[dim] + shapes[0][dim]
-        inside = [start for start in starts if at[dim] <= start < end]
-        for start, stop in zip(inside, [*inside[1:], end], strict=True):
-            box = (*(slice(None),) * dim, slice(start - at[dim], stop - at[dim]))
-            part = value if len(inside) == 1 else algebra.view(value, partial(boxed, box))
-            found[(*at[:dim], start, *at[dim + 1 :])] = part
-    return found
-
-
-def _seen(shapes: list[tuple[int, ...]], array: Array) -> Array:
-    shapes.append(array.shape)
-    return array
+        rows.append(algebra.view(value, row))
+        here = places[tuple(map(slice, at, map(operator.add, at, shapes[-1])))]
+        numbers = np.arange(first, first + math.prod(shapes[-1])).reshape(shapes[-1])
+        here[:] = numbers[tuple(map(slice, here.shape))]
+        first += numbers.size
+    if (places < 0).any():
+        raise GraphError(f"some elements of {tile.name} are never stored")
+    return algebra.view(algebra.join(rows, 0, 0), lambda array: array[places])
 
 
 def boxed(box: tuple[slice, ...], array: Array) -> Array:
