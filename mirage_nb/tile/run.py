@@ -83,18 +83,13 @@ class Algebra(Protocol[T]):
 
 def points(walk: Walk) -> Iterator[Counters]:
     """The points of a walk in their order: bands of `group` steps of the last counter but one."""
-    *outer, rows, columns = [("", 1), ("", 1), *walk.counters]
-    ranges = [range(count) for name, count in outer if name]
-    for before in itertools.product(*ranges):
-        for band in range(0, rows[1], walk.group):
-            height = min(walk.group, rows[1] - band)
-            for column, row in itertools.product(range(columns[1]), range(height)):
-                named = [
-                    *zip([n for n, _ in outer if n], before, strict=True),
-                    (rows[0], band + row),
-                    (columns[0], column),
-                ]
-                yield {name: number for name, number in named if name}
+    counters = [("", 1), ("", 1), *walk.counters]
+    *outer, rows, columns = [range(count) for _, count in counters]
+    for before in itertools.product(*outer):
+        for band in range(0, len(rows), walk.group):
+            for column, row in itertools.product(columns, rows[band : band + walk.group]):
+                at = zip(counters, (*before, row, column), strict=True)
+                yield {name: number for (name, _), number in at if name}
 
 
 def run(program: Program, operands: Mapping[str, T], algebra: Algebra[T]) -> dict[str, T]:

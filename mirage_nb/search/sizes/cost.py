@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,6 @@ from mirage_nb.targets import Target
 from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
 
 Chosen = npt.NDArray[np.intp]
-Numbered = TypeVar("Numbered", Copies, Traffic, Work, Registers, Memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +114,14 @@ class Block:
     memory: Mapping[int, Memory]
     staged: Truths
 
-    def at(self, chosen: Chosen) -> Block:
-        """The same at some of the choices."""
-        return Block(
-            _at(self.copies, chosen),
-            _at(self.traffic, chosen),
-            _at(self.work, chosen),
-            _at(self.registers, chosen),
-            self.blocks[chosen],
-            self.loop[chosen],
-            {warps: _at(memory, chosen) for warps, memory in self.memory.items()},
-            self.staged[chosen],
-        )
 
-
-def _at(part: Numbered, chosen: Chosen) -> Numbered:
-    return type(part)(*(getattr(part, field.name)[..., chosen] for field in fields(part)))
+def _at(part: Any, chosen: Chosen) -> Any:
+    """Numbers for each choice, and what is made of such, at some of the choices."""
+    if isinstance(part, np.ndarray):
+        return part[..., chosen]
+    if isinstance(part, Mapping):
+        return {key: _at(inner, chosen) for key, inner in part.items()}
+    return type(part)(*(_at(getattr(part, field.name), chosen) for field in fields(part)))
 
 
 def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
@@ -246,7 +237,7 @@ def estimate(
     if tiles.chained and variants:
         able = np.stack([fits(block.registers, block.copies.bulk, variant, target) for variant in variants])
         chosen = np.flatnonzero(able.any(axis=0))
-        others = run(block.at(chosen), variants, target, constants).us
+        others = run(_at(block, chosen), variants, target, constants).us
         us[chosen] = np.minimum(us[chosen], np.where(able[:, chosen], others, np.inf).min(axis=0))
     least = np.where(block.staged, block.memory[DEFAULT_VARIANT.warps].peak()[0], 0.0)
     if any(node.kind is OpKind.RUNNING_SUM for node in tiles.outline.flat.nodes):  # which only registers hold
