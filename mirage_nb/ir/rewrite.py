@@ -65,3 +65,9 @@ def saying(
         else:
             made.copy(op, (value,))
     return made.returning(program)
+
+
+def over_blocks(graph: KernelGraph, said: Callable[[BlockGraph], BlockGraph]) -> KernelGraph:
+    """A muGraph whose block graphs are said otherwise."""
+    ops = (replace(op, body=said(op.body)) if isinstance(op.body, BlockGraph) else op for op in graph.ops)
+    return replace(graph, ops=tuple(ops))

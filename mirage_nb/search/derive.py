@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from mirage_nb.ir import HALVES, AccumKind, BlockGraph, KernelGraph, Op, OpKind
-from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.ir.rewrite import Rewrite, over_blocks
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.saturation.values import BODY, ITER, LOOP, POST, TILE, Operator
 from mirage_nb.search.structure import KernelStructure, Step, Structure
@@ -90,46 +90,27 @@ def adds_products(structure: Structure) -> bool:
 
 def concatenated(graph: KernelGraph) -> KernelGraph:
     """The muGraph with every sum of two matmuls in its block graphs as one concat-matmul."""
-    joined = [_joined(op.body) if isinstance(op.body, BlockGraph) else {} for op in graph.ops]
-    return replace(graph, ops=tuple(map(_with_joined, graph.ops, joined)))
+    return over_blocks(graph, _concatenated)
 
 
-_Joined = dict[int, tuple[tuple[int, ...], tuple[int, ...]]]
-"""For a sum of two matmuls: their operands W, X, Y, Z, and the values of the two."""
-
-
-def _joined(block: BlockGraph) -> _Joined:
+def _concatenated(block: BlockGraph) -> BlockGraph:
+    """Of a block graph, sums of two matmuls of one shape that nothing else reads."""
     if not any(op.kind is OpKind.ADD for op in block.ops):
-        return {}
-    uses = block.uses()
-    maker = {value: op for op, values in block.definitions() for value in values}
-    joined: _Joined = {}
-    for op, values in block.definitions():
-        if op.kind is OpKind.ADD and _sum_of_products(block, maker, uses, op):
-            (w, y), (x, z) = (maker[value].inputs for value in op.inputs)
-            joined[values[0]] = (w, x, y, z), op.inputs
-    return joined
-
-
-def _with_joined(op: Op, joined: _Joined) -> Op:
-    return replace(op, body=_concatenated_block(op.body, joined)) if isinstance(op.body, BlockGraph) else op
-
-
-def _concatenated_block(block: BlockGraph, joined: _Joined) -> BlockGraph:
-    absorbed = {value for _, values in joined.values() for value in values}
+        return block
+    uses, types = block.uses(), block.types
+    products = {values[0]: op.inputs for op, values in block.definitions() if op.kind is OpKind.MATMUL}
+    alone = {value for value in products if len(uses[value]) == 1}
+    joined = {
+        values[0]: op.inputs
+        for op, values in block.definitions()
+        if op.kind is OpKind.ADD and alone.issuperset(op.inputs) and len({types[v].shape for v in op.inputs}) == 1
+    }
+    absorbed = {value for summands in joined.values() for value in summands}
     made = Rewrite(BlockGraph.start(block.args, block.grid, block.loop))
     for op, values in block.definitions():
-        if absorbed.isdisjoint(values):
-            joins = values and values[0] in joined
-            made.copy(Op(OpKind.CONCAT_MATMUL, joined[values[0]][0]) if joins else op, values)
+        if values and values[0] in joined:
+            (w, y), (x, z) = (products[value] for value in op.inputs)
+            made.copy(Op(OpKind.CONCAT_MATMUL, (w, x, y, z)), values)
+        elif absorbed.isdisjoint(values):
+            made.copy(op, values)
     return made.graph
-
-
-def _sum_of_products(block: BlockGraph, maker: dict[int, Op], uses: tuple[tuple[int, ...], ...], op: Op) -> bool:
-    """Whether an addition adds two matmuls of equal shape that nothing else reads."""
-    first, second = op.inputs
-    return (
-        first != second
-        and all(maker[value].kind is OpKind.MATMUL and len(uses[value]) == 1 for value in op.inputs)
-        and block.types[first].shape == block.types[second].shape
-    )

@@ -12,15 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, KernelGraph, Op, OpKind
-from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.ir.rewrite import Rewrite, over_blocks
 
 
 def move_scales(graph: KernelGraph) -> KernelGraph:
     """`graph` with the quotients in its block graphs where they lose least."""
-    return replace(
-        graph,
-        ops=tuple(replace(op, body=_moved(op.body)) if isinstance(op.body, BlockGraph) else op for op in graph.ops),
-    )
+    return over_blocks(graph, _moved)
 
 
 def _moved(block: BlockGraph) -> BlockGraph:

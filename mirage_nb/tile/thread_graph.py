@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from mirage_nb.ir import BlockGraph, DType, KernelGraph, Op, OpKind, ThreadGraph
-from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.ir.rewrite import Rewrite, over_blocks
 from mirage_nb.tile.order import Reads, find_chains, groups
 from mirage_nb.tile.sketch import Sketch, sketch_of
 
@@ -28,8 +28,7 @@ between these are not counted: muGraphs of one structure may have others at othe
 
 def fuse(graph: KernelGraph) -> KernelGraph:
     """`graph` with every chain of elementwise operators in its block graphs turned into a FUSED operator."""
-    ops = (replace(op, body=fuse_block(op.body)) if isinstance(op.body, BlockGraph) else op for op in graph.ops)
-    return replace(graph, ops=tuple(ops))
+    return over_blocks(graph, fuse_block)
 
 
 def shallow(graph: KernelGraph) -> Products:
