@@ -311,10 +311,7 @@ def indexed(b: Builder, found: tuple[Result, ...], index: Result | slice) -> Res
             hint = f"there are {', '.join(found.names)}" if found else "it is empty"
             raise ProgramSyntaxError(f"there is no {index.value!r}", hint=hint)
         return found[found.names.index(index.value)]
-    at = index.integer if isinstance(index, Number) else None
-    if at is None:
-        raise ShapeError("an index is an integer constant", hint="constants are defined as NAME = 16")
-    return found[_place(found, at)]
+    return found[_place(found, index)]
 
 
 def replaced(found: tuple[Result, ...], index: Result, new: Result) -> tuple[Result, ...]:
@@ -322,14 +319,14 @@ def replaced(found: tuple[Result, ...], index: Result, new: Result) -> tuple[Res
     if isinstance(found, Named) and isinstance(index, Text):
         held = dict(zip(found.names, found, strict=True)) | {index.value: new}
         return named((Text(name), one) for name, one in held.items())
-    at = index.integer if isinstance(index, Number) else None
-    if at is None:
-        raise ShapeError("an index is an integer constant", hint="constants are defined as NAME = 16")
-    place = _place(found, at)
+    place = _place(found, index)
     return sequence((*found[:place], new, *found[place + 1 :]))
 
 
-def _place(found: tuple[Result, ...], at: int) -> int:
+def _place(found: tuple[Result, ...], index: Result) -> int:
+    at = index.integer if isinstance(index, Number) else None
+    if at is None:
+        raise ShapeError("an index is an integer constant", hint="constants are defined as NAME = 16")
     if not -len(found) <= at < len(found):
         if isinstance(found, Extents):
             message = f"there is no axis {at}: the tensor has {len(found)} dimension{'s' * (len(found) != 1)}"

@@ -43,6 +43,7 @@ KEYWORDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("yield", "async", "await"), _DEFINE),
     **dict.fromkeys(("except", "finally", "global", "nonlocal", "try"), _OTHER),
 }
+_TOLD = KEYWORDS | REFUSED
 
 _LOOKALIKES = {
     "×": "*", "·": "*", "∗": "*", "÷": "/", "−": "-", "–": "-", "—": "-", "²": "**2", "³": "**3", "√": "sqrt(x)",
@@ -189,11 +190,8 @@ def _check_tokens(source: Source) -> None:
             deeper = False
         for kind, token, column in _tokens(source, number):
             match kind:
-                case "name" if token in KEYWORDS:
-                    message, hint = KEYWORDS[token]
-                    raise ProgramSyntaxError(message, hint=hint, span=source.span(number, column, len(token)))
-                case "refused":
-                    message, hint = REFUSED[token]
+                case ("name" | "refused") if token in _TOLD:
+                    message, hint = _TOLD[token]
                     raise ProgramSyntaxError(message, hint=hint, span=source.span(number, column, len(token)))
                 case "operator" if token in "([{":
                     opened.append((token, source.span(number, column, 1)))

@@ -395,10 +395,8 @@ class _Block(Generic[T]):
             raise GraphError(f"elements of {tile.name} at {starts} are stored twice")
 
         def placed(array: Array) -> Array:
-            if array.size == math.prod(shape):
-                return array.reshape(shape)
-            lead = array.reshape((1,) * (len(shape) - array.ndim) + array.shape) if array.ndim < len(shape) else array
-            return np.broadcast_to(lead.reshape(lead.shape[-len(shape) :]), shape) if math.prod(shape) else lead
+            whole = array.size == math.prod(shape)
+            return np.broadcast_to(array.reshape(shape if whole else array.shape[-len(shape) :]), shape)
 
         self.stored[tile.name][starts] = self.algebra.view(self._operand(thread, store.value), placed)
 
