@@ -35,6 +35,7 @@ RANKS: dict[str, int] = {
     "mirage_nb.frontend.complexes": 3,
     "mirage_nb.frontend.fixed": 3,
     "mirage_nb.frontend.fourier": 3,
+    "mirage_nb.frontend.lists": 3,
     "mirage_nb.frontend.program": 3,
     "mirage_nb.frontend.recognise": 3,
     "mirage_nb.frontend.spelled": 3,

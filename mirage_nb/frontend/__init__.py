@@ -37,7 +37,8 @@ def from_torch(
 
     Args:
         module: a `torch.nn.Module`, or a function of tensors.
-        example_inputs: a tensor or several, of the shapes and types that it shall be read for; values do not count.
+        example_inputs: a tensor or several, of the shapes and types that it shall be read for; of values it counts
+            only whether some are infinite.
         name: what to call the program; default: the module's class or the function's name.
         keywords: inputs that are given by name, tensors among them behind the others.
 

@@ -18,12 +18,14 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 from mirage_nb.errors import TraceError
 from mirage_nb.frontend.aten import NUMBERS, WHOLE
 from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.fixed import Fixed, drop_empty
 from mirage_nb.frontend.fourier import WHOLE as PARTS
+from mirage_nb.frontend.lists import spell_lists
 from mirage_nb.frontend.spelled import multilabel_margin_loss
 from mirage_nb.frontend.translate import Translation, names_of, typed
 from mirage_nb.lang import TensorProgram
@@ -95,6 +97,7 @@ def from_torch(
     exported = _exported(module, inputs, dict(keywords or {}))
     lift_complex(exported.graph, PARTS)
     drop_empty(exported.graph)
+    spell_lists(exported.graph)
     translation = Translation(rows=WHOLE, is_whole=True)
     signature = exported.graph_signature
     lifted = signature.inputs_to_lifted_tensor_constants
@@ -108,9 +111,11 @@ def from_torch(
         if not translation.declare(node, names[node]) and node.name not in lifted:
             raise TraceError(f"input {names[node]}: {translation.left[node]}", hint=_REST)
     state = {**exported.state_dict, **exported.constants}
+    given = dict(zip(signature.user_inputs, tree_leaves((inputs, dict(keywords or {}))), strict=False))
     for node in read:
-        if node.name in signature.inputs_to_buffers or (node.name in lifted and node in translation.terms):
-            _look_for_infinities(node, state[kept[node.name]], translation)
+        held = state[kept[node.name]] if node.name in kept else given.get(node.name)
+        if node in translation.terms and node.name not in signature.inputs_to_parameters:
+            _look_for_infinities(node, held, translation)
     fixed = Fixed({node: state[lifted[node.name]] for node in placeholders if node.name in lifted})
     constants = {names[n]: state[kept[n.name]] for n in read if n.name in kept and n in translation.terms}
     for node in exported.graph.nodes:
@@ -129,10 +134,10 @@ def from_torch(
     return TorchProgram(called, "\n".join(translation.lines), graph, (), {}, constants=constants)
 
 
-def _look_for_infinities(node: Any, held: torch.Tensor, translation: Translation) -> None:
+def _look_for_infinities(node: Any, held: Any, translation: Translation) -> None:
     """Of a table, as of a mask that is added: it is looked up otherwise."""
-    value = translation.value(node)
-    if value is not None and held.is_floating_point() and not held.is_meta and bool(held.isinf().any()):
+    value, known = translation.value(node), isinstance(held, torch.Tensor) and not held.is_meta
+    if value is not None and known and held.is_floating_point() and bool(held.isinf().any()):
         translation.builder.infinite.add(value)
 
 

@@ -22,12 +22,15 @@ from mirage_nb.ir.dtypes import DType, TensorType, promote
 from mirage_nb.ir.ops import Shape
 from mirage_nb.lang import lowering, masks
 from mirage_nb.lang.builder import Builder, Term, Value, is_tensor
+from mirage_nb.lang.constants import Number
+from mirage_nb.lang.ranges import bounds
 
 INTEGERS = frozenset({"torch.int64", "torch.int32", "torch.int16", "torch.int8", "torch.uint8"})
-NARROW = {"torch.int16": 2**15, "torch.int8": 2**7, "torch.uint8": 2**8}
-"""Types in which sums and products of positions leave their range, and how many of these they count."""
+NARROW = {"torch.int16": range(-(2**15), 2**15), "torch.int8": range(-(2**7), 2**7), "torch.uint8": range(2**8)}
+"""Types in which sums and products of positions leave their range, and the numbers that they hold."""
 WITHIN = frozenset({"aten.bitwise_and.Scalar", "aten.__rshift__.Scalar", "aten.stack.default"}) | VIEWS | LOOKUPS
 """Rows whose results are no larger than what they read."""
+STRIDED = "aten.as_strided.default"
 OWN = {
     "aten.copy_.default": "PyTorch writes into what the model was given",
     "prims.pow.default": "a power by a tensor, which negative numbers have where that is whole alone",
@@ -92,8 +95,8 @@ class Translation:
             if row is None or _is_complex(node):
                 raise Left(_absent(node))
             shape, dtype = typed(node)
-            if (held := _dtype(node)) in NARROW and not (str(node.target) in WITHIN or _is_counted(node)):
-                raise Left(f"whole numbers of type {held} go round where they get too large")
+            if str(node.target) == STRIDED and not _lies_in_order(node.args[0].meta["val"]):
+                raise Left("a view by strides of what does not lie row by row")
             self._place(node)
             at = At(self.builder, shape, dtype, logical(node))
             arguments = [self._argument(a) for a in node.args]
@@ -101,6 +104,9 @@ class Translation:
                 made = row(at, *arguments, **{key: self._argument(a) for key, a in node.kwargs.items()})
             except TypeError as error:
                 raise Left(f"{node.target} with these arguments: {error}") from None
+            held = NARROW.get(_dtype(node)) if str(node.target) not in WITHIN else None
+            if held is not None and not self._is_within(made, held):
+                raise Left(f"whole numbers of type {_dtype(node)} go round where they get too large")
         if not is_tensor(made):
             return made
         if logical(node) and not lowering.is_mask(self.builder, made):
@@ -108,6 +114,13 @@ class Translation:
                 raise Left("truth values that are no mask")
             made = self.builder.tensor(masks.comparison(ast.NotEq)(self.builder, made, lowering.ZERO), "truth values")
         return self._shaped(node, made)
+
+    def _is_within(self, made: Result, numbers: range) -> bool:
+        """Whether it is known to hold these numbers alone."""
+        if isinstance(made, Number):
+            return made.nearest in numbers
+        found = bounds(self.builder, made) if is_tensor(made) else None
+        return found is not None and numbers[0] <= found[0] and found[1] <= numbers[-1]
 
     def _shaped(self, node: Any, term: Value) -> Term:
         shape, dtype = typed(node)
@@ -192,10 +205,9 @@ def _absent(node: Any) -> str:
     return OWN.get(name, f"{name} is not in the table of operators")
 
 
-def _is_counted(node: Any) -> bool:
-    """Whether it is a row of numbers from 0 on that its type holds, of which identities are made."""
-    counted = str(node.target) == "prims.iota.default" and (node.kwargs["start"], node.kwargs["step"]) == (0, 1)
-    return counted and node.args[0] <= NARROW[_dtype(node)]
+def _lies_in_order(held: torch.Tensor) -> bool:
+    """Whether its elements lie row by row from where its memory begins."""
+    return held.is_contiguous() and held.storage_offset() == 0
 
 
 def _dtype(node: Any) -> str:

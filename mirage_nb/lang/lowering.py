@@ -406,7 +406,11 @@ _OF_NUMBERS: dict[str, Callable[..., Number]] = {
 FLOOR, LOG, _SIGN, _ABS = (formula_of(name, f"{name}(x)") for name in ("floor", "log", "sign", "abs"))
 _TRUNC = formula_of("trunc", "sign(x) * floor(abs(x))")
 _ONES = formula_of("ones", "step(step(x))")
-_WHOLE = frozenset({"floor(x)", "sign(x)", "step(x)", "sign(x) * floor(abs(x))", *STEPS.values()})
+_NEAR = "floor(x + 1/2)"
+_NEAREST = f"{_NEAR} - step({_NEAR} - x - 1/2) * step({_NEAR} - 2 * floor({_NEAR} / 2) - 1/2)"
+ROUND = formula_of("round", _NEAREST)
+"""The nearest whole number, and of two the even one; infinities stay."""
+_WHOLE = frozenset({"floor(x)", "sign(x)", "step(x)", "sign(x) * floor(abs(x))", _NEAREST, *STEPS.values()})
 """Formulas that make whole numbers of any."""
 _KEPT = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MAXIMUM, OpKind.RELU, OpKind.SUM, OpKind.MAX})
 FINEST = 2**20

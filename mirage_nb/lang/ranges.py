@@ -84,6 +84,8 @@ def _of(b: Builder, op: Op, known: Mapping[int, Bounds]) -> Bounds | None:
     match op.attrs:
         case ApplyAttrs(formula="floor(x)"):
             return _rounded(lows[0]), _rounded(highs[0])
+        case ApplyAttrs(formula="sign(x) * floor(abs(x))"):
+            return _cut(lows[0]), _cut(highs[0])
         case ApplyAttrs(formula="abs(x)"):
             return max(0, lows[0], -highs[0]), max(-lows[0], highs[0])
         case ClampAttrs(low, high):
@@ -151,6 +153,11 @@ def _times(x: float, y: float) -> float:
 
 def _rounded(x: float) -> float:
     return x if x in (inf, -inf) else floor(x)
+
+
+def _cut(x: float) -> float:
+    """Without what is behind the point."""
+    return -_rounded(-x) if x < 0 else _rounded(x)
 
 
 def raised(b: Builder, x: Term, exponent: Term) -> Term:

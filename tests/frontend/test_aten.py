@@ -253,6 +253,7 @@ LOOKUPS: dict[str, list[Case]] = {
     "aten._unsafe_index.Tensor": [case(IMAGE, [None, places(6, 4)])],
     "aten.index_add.default": [case(X, 0, places(3, 2), tensor(2, 4)), case(IMAGE, 1, places(6, 4), tensor(2, 4, 5))],
     "aten.scatter_add.default": [case(X, 1, places(4, 3, 1), tensor(3, 1)), case(ROW, 0, places(4, 3), tensor(3))],
+    "aten.as_strided.default": [case(X, (3, 2), (3, 4), 1), case(X, (2, 1, 3, 2), (4, 9, 0, 1))],
     "aten.scatter.value": [case(X, 1, places(4, 3, 1), 0.5)],
     "aten.scatter.src": [case(X, 1, places(4, 3, 1), tensor(3, 1))],
     "aten.scatter_reduce.two": [

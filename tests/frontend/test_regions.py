@@ -413,6 +413,16 @@ def test_a_look_at_a_model_says_what_pytorch_does_not_trace() -> None:
     assert not mirage_nb.model_report(Quantized(), torch.randn(4, 16)).untraced
 
 
+def test_batches_of_a_compiled_model_are_right_and_the_report_says_whose_they_are() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x.sigmoid() * x
+
+    backend, x = Backend(), torch.randn(3, 8)
+    torch.testing.assert_close(torch.vmap(torch.compile(model, backend=backend))(x), model(x))
+    (why,) = (why for why in backend.reports.all().untraced if "torch.vmap" in why)
+    assert why.endswith("compile the function that calls them")
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [1, 8])
 def test_layers_of_one_input_are_a_region_with_their_norm(rows: int) -> None:

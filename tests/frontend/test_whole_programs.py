@@ -64,6 +64,27 @@ def segments(x: Tensor, into: Tensor) -> Tensor:
     return made / torch.zeros(4, 2).scatter_add(0, wide, made)[into]
 
 
+def strided(x: Tensor) -> tuple[Tensor, ...]:
+    """Windows that overlap, rows, a diagonal, one element, axes in any order."""
+    windows = x.as_strided((2, 5, 4), (12, 2, 1)) * 1, x.as_strided((5, 3, 4), (1, 12, 2), 2) + 1
+    rows = x.as_strided((3, 4, 2, 3), (12, 2, 0, 1)) * 2, x.as_strided((2, 3, 5), (1, 13, 3), 1).sum(1)
+    return (*windows, *rows, x.as_strided((4,), (13,)).exp(), x.as_strided((), (), 5) * 3)
+
+
+def chosen(x: Tensor, given: Tensor, at: Tensor) -> Tensor:
+    """Truth values are looked up and written as numbers are."""
+    beside = given.gather(1, at) & given.index_select(1, torch.tensor([4, 3, 2, 1]))
+    written = given.scatter(1, at, given[:, :4]) | given.scatter(1, at[:, :1], True)
+    return torch.where(beside, x[:, :4], -1.0).sum(1, keepdim=True) + x.masked_fill(written, 0)
+
+
+def eight_bits(x: Tensor, w: Tensor) -> Tensor:
+    """What is cut to the numbers of a type before it is cast keeps within them."""
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    made = (x / scale).round().clamp(-128, 127).to(torch.int8)
+    return (made.float() @ w.float()) * scale + (x + 3).clamp(0, 9).to(torch.uint8)
+
+
 STEPS, ZEROS = torch.tensor([0.1, 0.2, 0.25]), torch.tensor([0, 1, -2], dtype=torch.int32)
 ADDED = torch.full((6, 6), -torch.inf).triu(1)
 NIBBLES = torch.randint(0, 255, (6, 4), dtype=torch.uint8)
@@ -72,6 +93,12 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "routing": (routed, (t(4, 3), t(3, 5))),
     "written into one number everywhere": (written, (t(3, 4),)),
     "rows of an added mask": (added, (t(2, 6), torch.tensor([2, 4]))),
+    "rows of an added mask that is given": (
+        lambda x, mask, at: (x + mask[at]).softmax(-1) + F.embedding(at, mask).exp(),
+        (t(2, 6), torch.full((6, 6), -torch.inf).triu(1), torch.tensor([2, 4]))),
+    "by strides": (lambda x: torch.cat([made.flatten() for made in strided(x)]), (t(4, 12),)),
+    "truth values at places": (chosen, (t(3, 5), torch.rand(3, 5) < 0.5, torch.tensor([[0, 2, 4, 1]] * 3))),
+    "eight bits": (eight_bits, (t(3, 5), torch.randint(-127, 127, (5, 5), dtype=torch.int8))),
     "a mean of powers": (lambda x, p: (x.clamp(min=1e-6) ** p).mean((1, 2), keepdim=True) ** (1 / p),
                          (t(2, 4, 3), torch.tensor([3.0]))),
     "few steps": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -7, 9)
@@ -123,6 +150,8 @@ def test_a_whole_program_is_what_pytorch_computes(name: str) -> None:
         (lambda x: torch.unique(x), "depends on values"),
         (lambda x: x.to(torch.float8_e4m3fn).float() * 2, "not a floating-point type of programs"),
         (lambda x: x**x, "a power by a tensor"),
+        (lambda x: x.to(torch.int8) / 2, "go round where they get too large"),
+        (lambda x: x.T.as_strided((3,), (4,)) * 2, "does not lie row by row"),
         (lambda x: torch.fft.rfft(x, n=2000).abs(), "makes complex numbers, which are not taken apart"),
         (lambda x: torch.fft.rfft(x) * 2, r"output mul is of type torch\.complex64"),
         (lambda x: x.repeat(1, 300).sort(-1)[0] * 2, "an order of 1200 elements"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from mirage_nb.frontend.aten.borrowed import borrowed
@@ -197,6 +198,11 @@ def _reduced(
     return views.turned_back(b, made, order)
 
 
+def _of_truth(row: Row) -> Row:
+    """Of truth values, too: ones and zeros are looked up and written."""
+    return lambda at, *given, **named: row(replace(at, truth=False), *given, **named)
+
+
 NUMBERS: dict[str, Row] = {
     **dict.fromkeys(("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"), _cast),
     "aten.bitwise_and.Scalar": _last_bits,
@@ -204,7 +210,7 @@ NUMBERS: dict[str, Row] = {
 }
 """What is computed of whole numbers, or makes them."""
 
-ROWS: dict[str, Row] = {
+_ROWS: dict[str, Row] = {
     **{f"aten._embedding_bag{only}.default": _bags for only in ("", "_forward_only")},
     "aten.embedding.default": lambda at, table, index, *_, **__: borrowed("embedding")(at, index, table),
     "aten.index_select.default": borrowed("index_select"),
@@ -220,3 +226,4 @@ ROWS: dict[str, Row] = {
     "aten.index_put.default": _index_put,
     "aten.view_as_real.default": lambda at, x: at.term(x),  # complex numbers are given as pairs
 }
+ROWS = {name: _of_truth(row) for name, row in _ROWS.items()}

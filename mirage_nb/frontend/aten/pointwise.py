@@ -70,10 +70,6 @@ def _clamp(at: At, x: Any, min: Any = None, max: Any = None) -> Term:
 _ELU = lowering.formula_of(
     "elu", "scale * (maximum(x, 0) + alpha * expm1(within * minimum(x, 0)))", "alpha", "scale", "within"
 )
-_NEAR = "floor(x + 1/2)"
-_IS_ODD = f"step({_NEAR} - 2 * floor({_NEAR} / 2) - 1/2)"
-_ROUND = lowering.formula_of("round", f"{_NEAR} - step({_NEAR} - x - 1/2) * {_IS_ODD}")
-"""The nearest whole number, and of two the even one; infinities stay."""
 _SOFTPLUS = lowering.formula_of("softplus", "maximum(x, 0) + log1p(exp(-abs(beta * x))) / beta", "beta")
 
 
@@ -148,7 +144,7 @@ ROWS: dict[str, Row] = {
     **{f"aten.div.{kind}": _div for kind in ("Tensor", "Scalar")},
     "aten.neg.default": lambda at, x: lowering.negate(at.b, at.term(x)),
     "aten.reciprocal.default": lambda at, x: recognise.divide(at.b, lowering.ONE, at.tensor(x)),
-    "aten.round.default": lambda at, x: _ROUND(at.b, at.tensor(x)),
+    "aten.round.default": lambda at, x: lowering.ROUND(at.b, at.tensor(x)),
     "aten.square.default": lambda at, x: lowering.square(at.b, at.tensor(x)),
     "aten.pow.Tensor_Scalar": _pow,
     "aten.pow.Scalar": lambda at, base, x: lowering.power(at.b, number(base), at.term(x)),

@@ -167,7 +167,7 @@ def _copied(reads: Sequence[Any]) -> tuple[list[Any], GraphModule]:
             front += fresh
         copies = [node for node in front if _is_copied(node)]
         known = any(str(n.target) in CONSTANT or not env.keys().isdisjoint(n.all_input_nodes) for n in copies)
-        computed = [] if known else _computed(read, env)
+        computed = _computed(read, env)
         for node in sorted(computed or front) if known or computed else [read]:
             if computed or (known and _is_copied(node)):
                 env[node] = graph.node_copy(node, env.__getitem__)

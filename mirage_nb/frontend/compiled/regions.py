@@ -29,6 +29,7 @@ from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.restore import restore_parts, restore_softmax, restore_views
 from mirage_nb.frontend.compiled.shapes import as_computed, as_priced, keeps_order
 from mirage_nb.frontend.complexes import lift_complex
+from mirage_nb.frontend.lists import LISTED, spell_lists
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.ops import OPS, Trait
@@ -107,6 +108,7 @@ def find_regions(gm: GraphModule, target: Target, parameters: Sequence[int] = ()
         parameters: numbers of the placeholders that are the same in every call.
     """
     lift_complex(gm.graph)
+    spell_lists(gm.graph)
     graph = gm.graph = fx_graph_cse(gm.graph)
     restore_softmax(graph)
     restore_views(graph)
@@ -379,12 +381,14 @@ def _is_settled(node: Any, fixed: Collection[Any]) -> bool:
 
 def _seams(region: Region, inside: Collection[Any]) -> tuple[int, ...]:
     """For operators in no region that make what generated code of this one reads, or read what it makes, the bytes
-    between."""
+    between; for other tensors that PyTorch has in the same launch, none."""
     covers = {*region.covers}
     between = {_base(node): node for node in region.reads if any(_is_generated(u) for u in users(node) if u in covers)}
     between |= {user: node for node in region.writes if _is_generated(_base(node)) for user in users(node)}
     covers.update(inside)
-    return tuple(n.meta["val"].nbytes for other, n in between.items() if other not in covers and _is_generated(other))
+    beside = (0,) if any(node.meta.get(LISTED) for node in region.covers) else ()
+    outside = (n for other, n in between.items() if other not in covers and _is_generated(other))
+    return (*beside, *(n.meta["val"].nbytes for n in outside))
 
 
 def _base(node: Any) -> Any:

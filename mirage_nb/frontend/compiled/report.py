@@ -122,6 +122,11 @@ class GraphReport:
 
 SAID, LONGEST = ("Explanation", "Hint"), 240
 """What PyTorch says of code that it does not trace, and how many characters of it are shown."""
+CALLED_BY = {
+    "Unsupported functorch tracing attempt": "torch.vmap and torch.func call a compiled model without PyTorch's "
+    "compiler; compile the function that calls them",
+}  # fmt: skip
+"""What it says at greater length."""
 COLUMNS = ("region", "how often", "operators", "bytes", "microseconds", "state")
 LEGEND = (
     "bytes and microseconds: each operator by itself -> the region as one; ≈ marks estimates of the cost model, "
@@ -222,6 +227,9 @@ def untraced() -> Counter[str]:
     found: Counter[str] = Counter()
     for text, times in (counters["unimplemented"] | counters["graph_break"]).items():
         first, *more = text.splitlines()
+        if (known := CALLED_BY.get(first.strip())) is not None:
+            found[known] += times
+            continue
         said = (next((t.partition(f"{what}: ")[2] for t in more if f"{what}: " in t), "") for what in SAID)
         found[f"{first.strip()}: {' '.join(filter(None, said))}".removesuffix(": ")[:LONGEST]] += times
     return found
