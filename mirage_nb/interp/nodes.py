@@ -24,6 +24,7 @@ from mirage_nb.interp.arrays import Move
 from mirage_nb.interp.numbers import Array, Operation, Reals, fmpq, over
 from mirage_nb.interp.residues import Field
 from mirage_nb.interp.run import COMPOSED, composed
+from mirage_nb.interp.tables import summed, tables
 from mirage_nb.ir import (
     COMPARISONS,
     AccumKind,
@@ -255,7 +256,13 @@ class SliceAlgebra:
             steps = np.arange(inner, dtype=np.int64)
             left = (broadcast(outer, lead, x.shape[:-2]) * rows + row)[:, None] * inner + steps
             right = (broadcast(outer, lead, y.shape[:-2])[:, None] * inner + steps) * columns + column[:, None]
-            return [left, right], lambda system, xs: system.product(*xs)
+            made = tables(outer, left[:, 0], right[:, 0])
+
+            def combine(system: System, xs: Sequence[Array]) -> Array:
+                found = summed(made, *xs) if isinstance(system, Reals) else None
+                return system.product(*xs) if found is None else found
+
+            return [left, right], combine
 
         return self.node("matmul", (*lead, rows, columns), (x, y), plan)
 

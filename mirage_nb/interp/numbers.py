@@ -377,9 +377,10 @@ def _clamp(attrs: ClampAttrs, x: Number) -> Number:
     return x if attrs.high is None else minimum(x, rational(attrs.high))
 
 
-ADD, SUBTRACT, MULTIPLY, MAXIMUM, EXPONENTIAL = (SCALARS[name] for name in ("add", "sub", "mul", "maximum", "exp"))
+ADD, SUBTRACT, MULTIPLY, DIVIDE = (SCALARS[name] for name in ("add", "sub", "mul", "div"))
+MAXIMUM, EXPONENTIAL = SCALARS["maximum"], SCALARS["exp"]
 PLAIN: dict[Operation, np.ufunc] = {
-    ADD: np.add, SUBTRACT: np.subtract, MULTIPLY: np.multiply, SCALARS["div"]: np.true_divide,
+    ADD: np.add, SUBTRACT: np.subtract, MULTIPLY: np.multiply, DIVIDE: np.true_divide,
     SCALARS["square"]: np.square, MAXIMUM: np.maximum,
 }  # fmt: skip
 """Operations that are the library's own where every number is a short rational; but for the maximum, where none is an
@@ -388,36 +389,64 @@ infinity, too."""
 
 def over(operation: Operation, *operands: Array) -> Array:
     """The operation on every element of arrays that broadcast."""
-    if operation in PLAIN:
-        with contextlib.suppress(TypeError, ZeroDivisionError):  # holes, and what has no value
+    with contextlib.suppress(TypeError, ZeroDivisionError):  # holes, and what has no value
+        if operation in PLAIN:
             made = np.asarray(PLAIN[operation](*operands), object)
-            if _is_plain(operation, operands, made):
-                return made
+            found = _settled(operation, operands, made.reshape(-1).tolist())
+            if found is not None:
+                return _listed(found, made.shape)
+        elif operation is EXPONENTIAL:
+            found = [ONE if x.is_zero() else x.exp() for x in map(arb, operands[0].reshape(-1).tolist())]
+            if all(x.is_finite() for x in found if x is not ONE):
+                return _listed(found, operands[0].shape)
     return np.asarray(np.frompyfunc(operation, len(operands), 1)(*operands), object)
 
 
-def _is_plain(operation: Operation, operands: Sequence[Array], made: Array) -> bool:
-    """Whether the library's own results are those of the operation."""
-    given = [x.reshape(-1).tolist() for x in operands]
-    kinds = set(map(type, itertools.chain(*given)))
-    found = made.reshape(-1).tolist()
+def _listed(found: Sequence[Number], shape: tuple[int, ...]) -> Array:
+    """An array of these numbers."""
+    return np.fromiter(found, object, len(found)).reshape(shape)
+
+
+def _settled(operation: Operation, operands: Sequence[Array], found: list[Number]) -> list[Number] | None:
+    """What the operation makes where these are the library's own results; None where that takes a closer look."""
+    kinds = set(map(type, found))
+    if operation is MAXIMUM:
+        kinds = set(map(type, itertools.chain(*(x.reshape(-1).tolist() for x in operands))))
     if kinds == {fmpq}:
-        return max(map(fmpq.height_bits, found)) <= LONG_BITS
-    if operation is MAXIMUM or not kinds <= {fmpq, arb} or set(map(type, found)) != {arb}:
-        return False
-    if _WARY.get() and operation in (ADD, SUBTRACT):
-        return False
-    return all(map(arb.is_finite, found)) and not any(ZERO in part for part in (*given, found))
+        return found if max(map(fmpq.height_bits, found)) <= LONG_BITS else None
+    if operation is MAXIMUM or not kinds <= {fmpq, arb} or (_WARY.get() and operation in (ADD, SUBTRACT)):
+        return None
+    if not all(x.is_finite() if type(x) is arb else x.height_bits() <= LONG_BITS for x in found):
+        return None
+    if operation in (ADD, SUBTRACT):
+        return found
+    zeros = [type(x) is arb and x.is_zero() for x in found]
+    if operation is DIVIDE:
+        return None if any(zeros) else found
+    return [ZERO if zero else x for x, zero in zip(found, zeros, strict=True)]
 
 
 def folded(operation: Operation, x: Array) -> Array:
     """The elements of every row, folded."""
     rows = x.tolist()
-    if operation is ADD and len(rows) and {*map(type, itertools.chain(*rows))} == {fmpq}:
+    fold: Operation = partial(reduce, operation)
+    kinds = {*map(type, itertools.chain(*rows))}
+    if kinds == {fmpq} and operation is MAXIMUM:
+        fold = max
+    elif kinds == {fmpq} and operation is ADD:
         sums = [*itertools.takewhile(lambda found: found is not None, map(_summed, rows))]
         if len(sums) == len(rows):
             return np.fromiter(sums, object, len(sums))
-    return np.fromiter((reduce(operation, row) for row in rows), object, len(x))
+    elif kinds <= {fmpq, arb} and operation is ADD and not _WARY.get():
+        fold = _added
+    return np.fromiter(map(fold, rows), object, len(rows))
+
+
+def _added(row: Sequence[Number]) -> Number:
+    """The sum of rationals and balls, to those who are not wary: a ball stays one."""
+    first = next((place for place, x in enumerate(row) if type(x) is arb), len(row))
+    total = reduce(operator.add, row[first:], reduce(ADD, row[:first])) if first else reduce(operator.add, row)
+    return total if first == len(row) or total.is_finite() else reduce(ADD, row)
 
 
 def _summed(row: Sequence[Number]) -> Number | None:
