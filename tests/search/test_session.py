@@ -17,15 +17,19 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.errors import LaunchError, OptionError, SearchError
+from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.search import Budget
 from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS
-from mirage_nb.search.session import crew
+from mirage_nb.search.limits import NO_LIMITS
+from mirage_nb.search.session import crew, unsearched
 from mirage_nb.search.session import session as module
+from mirage_nb.search.session.piecewise import Pieces
 from mirage_nb.search.session.pool import Workers
 from mirage_nb.search.session.progress import Snapshot, State
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import find_target
+from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.sessions import FOREVER, LONG, SOON, children, facts, threads, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,13 +62,28 @@ def test_a_search_from_start_to_end() -> None:
     assert found.best is found.candidates[0]
     assert [c.rank for c in found.candidates] == sorted(c.rank for c in found.candidates)
     assert len({c.digest for c in found.candidates}) == len(found.candidates)
-    unsearched = [c for c in found.candidates if c.configuration in (OWN_OPERATORS, LIBRARY_AND_FUSED)]
-    assert found.verified >= len(found.candidates) - len(unsearched) and len(unsearched) == 2
-    assert found.baseline in unsearched and found.structures > 0
+    aside = [c for c in found.candidates if c.configuration in (OWN_OPERATORS, LIBRARY_AND_FUSED)]
+    assert found.verified >= len(found.candidates) - len(aside) and len(aside) == 2
+    assert found.baseline in aside and found.structures > 0
     assert found.first_seconds is not None and found.first_seconds < found.seconds
     assert sum(found.counts.values()) > 0 and found.prefixes
     with pytest.raises(SearchError, match="before"):
         session.start()
+
+
+def test_what_needs_no_search_is_screened_first_and_verified_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What gets no verdict that is accepted then is dropped."""
+    (fused,) = (c for c in search(effort="quick").start().result(60).candidates if c.configuration == LIBRARY_AND_FUSED)
+    assert "over the reals" in fused.verdict.note
+    monkeypatch.setattr(unsearched, "judged", lambda *pair: Verdict(VerdictKind.UNDECIDED, note="nobody knows"))
+    found = search(effort="quick").start().result(60)
+    assert fused.digest in {one.digest for one in found.rejected} - {c.digest for c in found.candidates}
+    assert any("nobody knows" in message for message in found.messages)
+    pieces = Pieces(parse(SMALL).graph, H200, NO_LIMITS, 0)
+    for _ in pieces.verify():
+        assert pieces.wholes(lambda digest: ())
+    (own,) = pieces.wholes(lambda digest: ())
+    assert not any(op.kind is OpKind.GRAPH for op in own.graph.ops)
 
 
 @pytest.mark.parametrize("text", [SMALL, LONG])

@@ -275,6 +275,16 @@ class Background:
                 self._leave(channel.stop_flag.touch)
             self._rest()
 
+    def _renew_channel(self) -> bool:
+        """Make the folder again if somebody has swept it away; whether that was so."""
+        with self._turn:
+            if self._channel is None or self._channel.folder.exists():
+                return False
+            self._leave(partial(self._channel.folder.mkdir, mode=0o700, parents=True))
+            self._rest()
+            self._rested(0.0)  # the limit stands in the folder
+            return True
+
     def _rest(self) -> None:
         """Let workers know whether the session is paused."""
         paused = self._state is State.PAUSED

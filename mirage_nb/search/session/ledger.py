@@ -192,13 +192,16 @@ class Ledger:
         return replace(known, verdict=verdict, small=candidate.small if verdict.accepted else None)
 
     def know_unsearched(self, candidates: Sequence[Candidate]) -> None:
-        """Candidates that nobody has to search, the program's own operators first."""
+        """Candidates that nobody has to search, the program's own operators first; they are dropped once they have a
+        verdict that is not accepted."""
         self._unsearched = ()
         found = self.all
         self._unsearched = tuple(candidates)
         for candidate in candidates:  # of what was found as well, the search says what it is
             if candidate.digest not in found:
                 self.judge(candidate.digest, candidate.verdict)
+            if not candidate.verdict.accepted:
+                self.drop(candidate.digest, f"{candidate.digest[:8]}: {candidate.verdict}")
 
     def know_wholes(self, candidates: Sequence[Candidate]) -> None:
         """muGraphs that are made from what was found for the pieces of the program, in place of earlier ones."""

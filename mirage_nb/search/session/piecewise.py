@@ -24,7 +24,7 @@ from mirage_nb.search.pieces import Piece
 from mirage_nb.search.said import Said
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.progress import Candidate, by_estimate
-from mirage_nb.search.session.unsearched import operators_of, unsearched
+from mirage_nb.search.session.unsearched import operators_of, unsearched, verified
 from mirage_nb.search.sizes.coarse import coarse_us
 from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.search.sizes.drafts import Instance
@@ -86,6 +86,16 @@ class Pieces:
         self._last: tuple[tuple[str, ...], ...] = ()
         self._wholes: tuple[Candidate, ...] = ()
         self._made: dict[str, Made] = {}
+        self._joined: dict[tuple[str, ...], Instance] = {}
+
+    def verify(self) -> Iterator[None]:
+        """Give what nobody had to search its whole verdicts, one after the other; what gets none that is accepted is in
+        no muGraph of the whole any more."""
+        for digest, share in self._shares.items():
+            known = [*share.known]
+            yield from verified(known, self._seed)
+            self._shares[digest] = replace(share, known=tuple(c for c in known if c.verdict.accepted))
+        self._last = ()
 
     @property
     def several(self) -> bool:
@@ -145,9 +155,12 @@ class Pieces:
                 yield whole
 
     def _whole(self, chosen: Mapping[str, Candidate]) -> Candidate:
-        instances = [_instance(chosen[digest]) for digest in self._order]
-        made = joined(self._said.program, self._pieces, instances, self._target)
-        made = on_given(made, self._said.whole(made.graph), self._target)
+        known = tuple(chosen[digest].digest for digest in self._order)
+        made = self._joined.get(known)
+        if made is None:
+            instances = [_instance(chosen[digest]) for digest in self._order]
+            made = joined(self._said.program, self._pieces, instances, self._target)
+            made = self._joined[known] = on_given(made, self._said.whole(made.graph), self._target)
         pairs = dict.fromkeys(c.small for c in chosen.values() if c.small is not None)
         small = tuple(beside(graphs) for graphs in zip(*pairs, strict=True)) if pairs else ()
         parts = tuple((self._shares[digest].piece.graph, candidate) for digest, candidate in chosen.items())

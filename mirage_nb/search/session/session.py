@@ -14,7 +14,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ from mirage_nb.search.session.ledger import Facts, Ledger
 from mirage_nb.search.session.piecewise import IN_PIECES_ONLY, WORTH_CUTTING, Made, Pieces, explorable, is_large
 from mirage_nb.search.session.progress import Candidate, Snapshot, State
 from mirage_nb.search.session.restored import as_stored, look_again
-from mirage_nb.search.session.unsearched import operators_of, unsearched
+from mirage_nb.search.session.unsearched import operators_of, unsearched, verified
 from mirage_nb.search.session.worker import Task, explore
 from mirage_nb.search.switches import Switches
 from mirage_nb.targets import Target
@@ -96,6 +96,7 @@ class SearchSession(Background):
         self._finish: Todo | None = None
         self._meanwhile: Todo = idle
         self._restored = False
+        self._verdicts: Iterator[None] = iter(())
         self._first: float | None = None
         self._numbers = itertools.count()
 
@@ -300,6 +301,8 @@ class SearchSession(Background):
             crew.begin(tasks)
             self._follow(self._meanwhile)
             self._oversee(crew)
+        while not self._ends_now() and next(self._verdicts, self) is None:
+            pass
         if self.proceed():
             self._follow(partial(look_again, self))
         with self._turn:
@@ -320,6 +323,17 @@ class SearchSession(Background):
                 self._first = self._first if self._first is not None else self._elapsed()
         if operators_of(self.program) > WORTH_CUTTING and not self._ends_now():
             self._pieces = Pieces(self.program, self.target, limits, self.seed, self._ends_now)
+        self._verdicts = self._verify(known)
+
+    def _verify(self, known: list[Candidate]) -> Iterator[None]:
+        """The whole verdicts on what was screened, one after the other."""
+        for _ in verified(known, self.seed):
+            with self._turn:
+                self._ledger.know_unsearched(known)
+            yield
+        if self._pieces is not None:
+            yield from self._pieces.verify()
+            self._make_wholes()
 
     def _ends_now(self) -> bool:
         """Whether this search is over; sits out a pause."""
@@ -328,8 +342,7 @@ class SearchSession(Background):
     def _say_why(self) -> None:
         """After a search: why nothing was accepted, if so; not where that is for want of time."""
         with self._turn:
-            tally, bounds = self._ledger.tally(), self.bounds
-            late = time.monotonic() >= self.search_ends
+            tally, bounds, late = self._ledger.tally(), self.bounds, time.monotonic() >= self.search_ends
             if tally is None or late or self._thread is not threading.current_thread():
                 return
         why = why_nothing(prepare(self.program, seed=self.seed), bounds.searched, bounds.budget, tally)
@@ -426,6 +439,7 @@ class SearchSession(Background):
             crew.step(TICK_SECONDS, again=stopped_at is None, paused=self._state is State.PAUSED)
             if stopped_at is not None:
                 continue
+            next(self._verdicts, None)
             if self._renew_channel():
                 before |= begun  # where the folder is missed the work is given up
             if self._is_over():
@@ -442,16 +456,6 @@ class SearchSession(Background):
                     tasks = [self._task(c) for c in self._ledger.missing if c in ended]
                 crew.begin(tasks)
         crew.recall()
-
-    def _renew_channel(self) -> bool:
-        """Make the folder again if somebody has swept it away; whether that was so."""
-        with self._turn:
-            if self._channel is None or self._channel.folder.exists():
-                return False
-            self._leave(partial(self._channel.folder.mkdir, mode=0o700, parents=True))
-            self._rest()
-            self._tell_deadline()
-            return True
 
     # -- what becomes of tasks; called by the crew ---------------------------------------------------
 

@@ -1,12 +1,14 @@
 """Candidates that nobody has to search: the program's own operators, and a library's kernels with the rest fused.
 
-In: a tensor program, a target. Out: verified `Candidate`s, the program itself first; they are there before the first
-configuration is begun, so that every session has something that runs, and something to be faster than.
+In: a tensor program, a target. Out: screened `Candidate`s, the program itself first; they are there before the first
+configuration is begun, so that every session has something that runs, and something to be faster than. The whole
+verdict on them follows while others search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from mirage_nb.ir import AccumAttrs, BlockGraph, KernelGraph, ThreadGraph
 from mirage_nb.search.composition import (
@@ -34,7 +36,7 @@ from mirage_nb.search.partition import FREE, IsOver, never
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.verify.proof import with_proof
-from mirage_nb.verify.trials import verify
+from mirage_nb.verify.trials import screen, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 ITSELF = Verdict(VerdictKind.PROVED, note="it is the program, operator by operator")
@@ -72,10 +74,19 @@ def _fused(found: Composition, limits: Limits, seed: int, name: str) -> Candidat
     """Library kernels with the rest fused; None where it has operators that limits exclude, or nobody can verify it."""
     if limits.without & set(_named(found.instance.graph)):
         return None
-    verdict = judged(*found.small, seed)
-    if not verdict.accepted:
+    verdict = screen(*found.small, seed=seed + 1)
+    if not verdict.accepted and not (verdict := judged(*found.small, seed)).accepted:
         return None
     return Candidate.of(found.instance, name, found.assembly.operators, verdict, found.small)
+
+
+def verified(known: list[Candidate], seed: int) -> Iterator[None]:
+    """Give screened candidates their whole verdicts, one after the other, where they stand; the program itself needs
+    none."""
+    for place, candidate in enumerate(known):
+        if candidate.small is not None:
+            known[place] = replace(candidate, verdict=judged(*candidate.small, seed))
+            yield
 
 
 def _named(graph: KernelGraph) -> Iterator[str]:
