@@ -20,6 +20,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import OPS, DimAttrs, KernelGraph, OpKind, Trait
@@ -30,7 +31,7 @@ from mirage_nb.search.axes import prepare
 from mirage_nb.search.grain import FOLDING, SEARCHED, Grain
 from mirage_nb.search.groups import Groups
 from mirage_nb.search.pieces import HEAVY, VIEWS, Cone, Piece, Whole, is_heavy
-from mirage_nb.search.sizes.coarse import coarse_us, one_block_fits
+from mirage_nb.search.sizes.coarse import KNOWN, coarse_us, one_block_fits
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target
 
@@ -95,6 +96,15 @@ def partition(
 
 def _as_cut(graph: KernelGraph) -> KernelGraph:
     return graph
+
+
+@lru_cache(maxsize=KNOWN)
+def _generated_us(graph: KernelGraph, target: Target, looped: bool) -> float:
+    """What a program takes as one kernel or two, which may have loops; infinite where it is none. It is cut into the
+    same pieces in other words, and its pieces into theirs."""
+    prepared = prepare(graph)
+    fits = not prepared.refused and (looped or one_block_fits(prepared, target))
+    return coarse_us(prepared, target) if fits else math.inf
 
 
 def _numbered(things: Iterable[object]) -> list[int]:
@@ -267,9 +277,7 @@ class _Partition:
         known = self.known.get(alike)
         if known is None:
             self.looked_at += len(members)
-            prepared = prepare(self.told(self.program.piece(cone).graph))
-            fits = not prepared.refused and (self.grain.looped or one_block_fits(prepared, self.target))
-            known = coarse_us(prepared, self.target) if fits else math.inf
+            known = _generated_us(self.told(self.program.piece(cone).unnamed), self.target, self.grain.looped)
             if len(members) == 1:
                 known = min(known, library_us(self.graph, self.maker[min(members)], self.target))
             self.known[alike] = known

@@ -16,6 +16,7 @@ from mirage_nb.errors import SearchError
 from mirage_nb.interp import reference
 from mirage_nb.ir import ArangeAttrs, BlockGraph, DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.lang import parse
+from mirage_nb.search import partition as module
 from mirage_nb.search.coalesced import coalesced
 from mirage_nb.search.grain import COMPOSED, SEARCHED, Grain
 from mirage_nb.search.partition import FREE, partition
@@ -300,6 +301,14 @@ def test_what_has_no_more_time_is_partitioned_all_the_same() -> None:
     for grain in GRAINS:
         parts = partition(program, H200, grain, is_over=lambda: True)
         np.testing.assert_allclose(composed(program, parts, arrays), reference.evaluate(program, arrays), rtol=1e-9)
+
+
+def test_what_was_estimated_is_known_to_the_next_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program is partitioned in other words, too, and then its pieces: their tensors have other names."""
+    said = "{0}: f16[24, 192]\n{1}: f16[192, 56]\nreturn rms_norm(silu(({0} + 0.5) @ {1}))"
+    found = [p.digest for p in partition(parse(said.format("X", "W")).graph, H200, COMPOSED)]
+    monkeypatch.setattr(module, "prepare", None)
+    assert found == [p.digest for p in partition(parse(said.format("Y", "V")).graph, H200, COMPOSED)]
 
 
 def test_layers_that_repeat_are_looked_at_once() -> None:
