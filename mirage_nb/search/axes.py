@@ -244,6 +244,7 @@ class _Writer:
         self._table = table
         self._seed = seed
         self._axis_of: dict[int, int] = {}
+        self._layouts: list[Groups] = []
         self._program: dict[Node, int] = {}
         self._has: list[frozenset[int]] = []
         self._tensors: dict[tuple[int, Groups], int] = {}
@@ -254,15 +255,17 @@ class _Writer:
     def write(self) -> Prepared:
         """The whole program."""
         table = self._table
-        inputs = [c for c in table.copies if c.value < self._graph.input_count]
-        for copy in [*sorted(inputs, key=lambda c: c.value), *table.copies]:
-            for symbol in (s for dim in table.layout(copy) for s in dim):
+        inputs = [n for n, copy in enumerate(table.copies) if copy.value < self._graph.input_count]
+        symbols = [*map(table.layout, table.copies)]
+        for number in [*sorted(inputs, key=lambda n: table.copies[n].value), *range(len(symbols))]:
+            for symbol in (s for dim in symbols[number] for s in dim):
                 self._axis_of.setdefault(symbol, len(self._axis_of))
+        self._layouts = [tuple(tuple(self._axis_of[s] for s in dim) for dim in layout) for layout in symbols]
         written: list[int] = []
-        for copy in table.copies:
-            written.append(self._write(copy, tuple(written[r] for r in copy.reads)))
+        for number, copy in enumerate(table.copies):
+            written.append(self._write(number, copy, tuple(written[r] for r in copy.reads)))
         for root in table.roots:
-            self._require(written[root], {a for dim in self._layout(table.copies[root]) for a in dim}, "an output")
+            self._require(written[root], {a for dim in self._layouts[root] for a in dim}, "an output")
         return Prepared(
             graph=self._graph,
             seed=self._seed,
@@ -271,13 +274,10 @@ class _Writer:
             constants=tuple(self._constants),
             program=tuple(self._program),
             outputs=tuple(written[r] for r in table.roots),
-            output_dims=tuple(self._layout(table.copies[r]) for r in table.roots),
-            shapes={copy.value: self._layout(copy) for copy in reversed(table.copies)},
+            output_dims=tuple(self._layouts[r] for r in table.roots),
+            shapes={c.value: layout for c, layout in zip(reversed(table.copies), reversed(self._layouts), strict=True)},
             joins=tuple(self._joins.values()),
         )
-
-    def _layout(self, copy: Copy) -> Groups:
-        return tuple(tuple(self._axis_of[s] for s in dim) for dim in self._table.layout(copy))
 
     def _require(self, value: int, axes: set[int], what: str) -> None:
         """What was only repeated along an axis does not have it, so nothing may fold or store it there."""
@@ -294,13 +294,13 @@ class _Writer:
             self._has.append(of_args - {operator.axis} if has is None else has)
         return index
 
-    def _write(self, copy: Copy, args: tuple[int, ...]) -> int:
+    def _write(self, number: int, copy: Copy, args: tuple[int, ...]) -> int:
         if copy.value < self._graph.input_count:
-            dims = self._layout(copy)
+            dims = self._layouts[number]
             leaf = self._tensors.setdefault((copy.value, dims), len(self._tensors))
             return self._emit(Operator(OpKind.IN_ITER, leaf=leaf), has=frozenset(a for dim in dims for a in dim))
         op = self._table.op_of[copy.value]
-        layouts = tuple(self._layout(self._table.copies[r]) for r in copy.reads)
+        layouts = tuple(self._layouts[r] for r in copy.reads)
         match op.kind:
             case OpKind.CONST:
                 assert isinstance(op.attrs, ConstAttrs)

@@ -10,8 +10,9 @@ where a program makes a tensor meet itself (X @ X^T), the tensor is read in seve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import gcd
 
 from mirage_nb.errors import SearchError
@@ -66,9 +67,14 @@ class Symbols:
     def atoms(self, dim: Sequence[int]) -> Dim:
         """The representatives of symbols that are no products, in order."""
         found: list[int] = []
-        for symbol in map(self.find, dim):
+        for symbol in dim:
+            while (first := self.parent[symbol]) != symbol:
+                symbol = first
             parts = self.factors[symbol]
-            found.extend((symbol,) if parts is None else self.atoms(parts))
+            if parts is None:
+                found.append(symbol)
+            else:
+                found += self.atoms(parts)
         return tuple(found)
 
     def split(self, symbol: int, inner: int) -> None:
@@ -116,7 +122,7 @@ class Dims:
         self._common = _common(self.op_of, graph)
         self._memo: dict[int, int] = {}
         self.roots = tuple(self._copy(v) for v in graph.outputs)
-        self._layouts = {copy.layout for copy in self.copies}
+        self._tensors = {tuple(symbol for dim in copy.layout for symbol in dim) for copy in self.copies}
 
     def solve(self) -> None:
         """Merge copies of a value wherever that keeps every tensor's axes distinct.
@@ -211,12 +217,11 @@ class Dims:
         return tuple(axis for dim in self.layout(self.copies[copy]) for axis in dim)
 
     def _share(self, first: int, second: int) -> None:
+        """One axis of two atoms that are as long, where no tensor has both."""
         first, second = self.symbols.find(first), self.symbols.find(second)
         if first != second and self.symbols.extent[first] == self.symbols.extent[second]:
-            before = self.symbols.copy()
-            self.symbols.refine((first,), (second,), join=True)
-            if not self._distinct():
-                self.symbols = before
+            if not any(first in axes and second in axes for axes in self._atoms()):
+                self.symbols.refine((first,), (second,), join=True)
 
     def _share_inner(self, first: int, second: int) -> None:
         """The narrow one of two axes with the inner part of the wide one, each of which is no product yet."""
@@ -247,12 +252,13 @@ class Dims:
             case _:
                 return ()
 
+    def _atoms(self) -> Iterator[Dim]:
+        """The atoms of every tensor."""
+        known = {symbol: self.symbols.atoms((symbol,)) for symbol in {*chain.from_iterable(self._tensors)}}
+        return (tuple(chain.from_iterable(map(known.__getitem__, symbols))) for symbols in self._tensors)
+
     def _distinct(self) -> bool:
-        for layout in self._layouts:
-            axes = self.symbols.atoms([symbol for dim in layout for symbol in dim])
-            if len({*axes}) != len(axes):
-                return False
-        return True
+        return all(len(axes) == len({*axes}) for axes in self._atoms())
 
     def _merged(self, first: int, second: int) -> bool:
         before = self.symbols.copy()

@@ -123,12 +123,12 @@ def _wanted(program: KernelGraph) -> dict[int, tuple[Part, ...]]:
     for op, (value, *_) in reversed([*program.definitions()]):
         own = tuple(asked.get(value, ()))
         few = sum(_elements(part) for part in own) <= program.types[value].elements
-        if op.kind is not OpKind.SLICE and not (few and all(_operands(program, op, value, part) for part in own)):
-            own = (every[value],)
-        found[value] = own
-        for part in own:
-            read = _operands(program, op, value, part) or [every[v] for v in op.inputs]
-            for operand, its in zip(op.inputs, read, strict=True):
+        read = {part: _operands(program, op, value, part) for part in own} if few or op.kind is OpKind.SLICE else {}
+        if op.kind is not OpKind.SLICE and not (few and all(read.values())):
+            read = {every[value]: _operands(program, op, value, every[value])}
+        found[value] = tuple(read)
+        for its_own in read.values():
+            for operand, its in zip(op.inputs, its_own or [every[v] for v in op.inputs], strict=True):
                 asked.setdefault(operand, {})[its] = None
     return found | {value: tuple(asked.get(value, ())) for value in range(program.input_count)}
 
@@ -146,7 +146,7 @@ def _operands(program: KernelGraph, op: Op, value: int, part: Part) -> list[Part
         case OpKind.MATMUL, _:
             left, right = map(_all, shapes)
             batch = part[:-2]
-            rows, columns = replace(part[-2], dim=len(left) - 2), replace(part[-1], dim=len(right) - 1)
+            rows, columns = _along(len(left) - 2, part[-2]), _along(len(right) - 1, part[-1])
             return [
                 (*_repeated(batch, shapes[0][:-2]), rows, left[-1]),
                 (*_repeated(batch, shapes[1][:-2]), right[-2], columns),
@@ -154,7 +154,7 @@ def _operands(program: KernelGraph, op: Op, value: int, part: Part) -> list[Part
         case (OpKind.SUM | OpKind.MAX), DimAttrs(dim) if program.types[value].shape[dim] == 1:
             return [(*part[:dim], _all(shapes[0])[dim], *part[dim + 1 :])]
         case OpKind.TRANSPOSE, TransposeAttrs(perm):
-            return [tuple(replace(part[perm.index(dim)], dim=dim) for dim in range(len(perm)))]
+            return [tuple(_along(dim, part[perm.index(dim)]) for dim in range(len(perm)))]
         case OpKind.SLICE, SliceAttrs(dim, start, _, step):
             own = part[dim]
             inner = SliceAttrs(dim, start + own.start * step, own.extent, step * own.step if own.extent > 1 else 1)
@@ -169,7 +169,12 @@ def _repeated(part: Part, shape: Shape) -> Part:
     """The part of an operand of this shape that is broadcast."""
     first = len(part) - len(shape)
     own = _all(shape)
-    return tuple(own[d] if extent == 1 else replace(part[first + d], dim=d) for d, extent in enumerate(shape))
+    return tuple(own[d] if extent == 1 else _along(d, part[first + d]) for d, extent in enumerate(shape))
+
+
+def _along(dim: int, attrs: SliceAttrs) -> SliceAttrs:
+    """The same part of another dimension."""
+    return attrs if attrs.dim == dim else replace(attrs, dim=dim)
 
 
 def _reshaped(part: Part, shape: Shape, source: Shape) -> Part | None:
@@ -183,7 +188,7 @@ def _reshaped(part: Part, shape: Shape, source: Shape) -> Part | None:
         made = _joined(run, shape[mine : ends[0]], inner)
         if made is None:
             return None
-        found += [replace(attrs, dim=its + n) for n, attrs in enumerate(made)]
+        found += [_along(its + n, attrs) for n, attrs in enumerate(made)]
         mine, its = ends
     return tuple(found)
 
@@ -204,7 +209,7 @@ def _run(shape: Shape, mine: int, source: Shape, its: int) -> tuple[int, int]:
 
 def _joined(run: Part, shape: Shape, source: Shape) -> Part | None:
     """The part of dimensions that are one run of elements in memory: of them all, or of the outermost longer than 1."""
-    own = [replace(attrs, dim=n) for n, attrs in enumerate(run)]
+    own = [_along(n, attrs) for n, attrs in enumerate(run)]
     taken = [(n, attrs) for n, (attrs, every) in enumerate(zip(own, _all(shape), strict=True)) if attrs != every]
     if not taken:
         return _all(source)
