@@ -147,7 +147,7 @@ def _verified(session: Stored) -> tuple[Candidate, ...]:
     for candidate in _best(session):
         verdict = verify(session.header.graph, candidate.graph)
         if not verdict.accepted:
-            verdict, _ = with_proof(verdict, session.header.graph, candidate.graph)
+            verdict, _ = with_proof(verdict, session.header.graph, candidate.graph, these_sizes=True)
         if not verdict.accepted:
             raise StoreError(f"muGraph {candidate.digest[:8]} is {verdict.kind.value} here")
         best.append(candidate.unmeasured(verdict=verdict, small=None, before=None))

@@ -7,6 +7,7 @@ Out: a `Verdict`. A worker computes it.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,16 +64,17 @@ def at_real_shape(verdict: Verdict, real: Verdict) -> Verdict:
 
 def _final(program: KernelGraph, candidate: Candidate, parts: Made) -> Verdict:
     """Field trials with large primes on the candidate's small pair, or at the real shape if there is none, as many as
-    their error bound takes, lifted by a proof for all sizes if there is one: of the muGraph, or of each of the pieces
-    that it is made of, as to a program as a whole no trial may apply. The program itself needs none."""
+    their error bound takes, lifted by a proof if there is one: of the muGraph, or of each of the pieces that it is made
+    of, as to a program as a whole no trial may apply. The program itself needs none."""
     if candidate.graph == program:
         return candidate.verdict
+    proved = functools.partial(with_proof, these_sizes=True)
     verdict = verify(*(candidate.small or (program, candidate.graph)), final=True)
     if parts and verdict.accepted:
-        found = piecewise([with_proof(c.verdict, piece, c.graph)[0] for piece, c in parts if c.graph != piece])
+        found = piecewise([proved(c.verdict, piece, c.graph)[0] for piece, c in parts if c.graph != piece])
         return replace(verdict, kind=found.kind, note="; ".join(filter(None, (found.note, verdict.note))))
     taken = Said.of(program).parts
     if taken is None or (inner := taken.inner(candidate.graph)) is candidate.graph:
-        return with_proof(verdict, program, candidate.graph)[0]
-    found = with_proof(verdict, taken.program, inner)[0]  # no term says which elements of a product a slice has
+        return proved(verdict, program, candidate.graph)[0]
+    found = proved(verdict, taken.program, inner)[0]  # no term says which elements of a product a slice has
     return replace(found, note="; ".join(filter(None, (found.note, TAKEN))))

@@ -2,8 +2,8 @@
 
 In: facts and findings of an earlier life, from a file that anybody may have written. Out: the same, with candidates
 that are `as stored`; then, one by one, what this session makes of them. Invariants: no verdict and no time of a
-checkpoint is ever shown as one of this session's; a muGraph is accepted again only by a proof for all sizes, or by
-trials at its own shape, never on the word of the small pair that lies beside it.
+checkpoint is ever shown as one of this session's; a muGraph is accepted again only by a proof that holds for its own
+sizes, or by trials at its own shape, never on the word of the small pair that lies beside it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def verified_again(program: KernelGraph, candidate: Candidate) -> Verdict:
     """
     graph = candidate.graph
     order = tuple(range(len(program.outputs)))  # a kernel writes its outputs in the program's order
-    proof = prove(program, graph, seconds=PROOF_SECONDS, outputs=order)
+    proof = prove(program, graph, seconds=PROOF_SECONDS, outputs=order, these_sizes=True)
     pair = candidate.small or (program, graph)
     tried = _tried(*pair) if _is_quick(*pair) else candidate.verdict
     if isinstance(proof, Proof):

@@ -9,8 +9,10 @@ gate. A part of an axis is a factor of an extent that grid dims, a loop or a reg
 1 has none, so that a proof for graphs that have one says nothing of graphs that have more there. `check` holds a proof
 against a pair of graphs of any sizes.
 
-Where partitions do not nest, tiles hang over an end or elements are told by their numbers, small graphs may have a
-proof for their own sizes (`elements`), which says so and is no proof for others.
+Where numbers count elements (a mean over 16 is a sixteenth of the sum), there may be a proof for these extents of some
+parts of axes, and for all of the others (`Proof.extents`). Where partitions do not nest, tiles hang over an end or
+elements are told by their numbers, small graphs may have a proof for their own sizes (`elements`), which says so and is
+no proof for others.
 
 What is trusted: `terms`, `axioms` (tests hold each one against Z3 or numbers), `signs`, `functions`, `masked` and
 `checker`; for a proof of these sizes `elements`, too, and the walk of the interpreters.

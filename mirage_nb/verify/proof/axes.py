@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_nb.errors import ProofError
@@ -28,9 +28,12 @@ from mirage_nb.ir import (
     TensorType,
     ThreadGraph,
     TransposeAttrs,
+    legality,
 )
 from mirage_nb.ir.fields import write_attrs
 from mirage_nb.ir.ops import Shape
+from mirage_nb.ir.sizes import output_dims
+from mirage_nb.verify.proof.terms import NO_EXTENTS, counted
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +46,8 @@ class Part:
     split: tuple[Part, Part] | None = None
     sides: tuple[Parts, Parts] | None = None
 
+
+MAX_OPERATORS = 200
 
 Parts = list[Part]
 Dims = list[Parts]
@@ -144,10 +149,33 @@ class Scope:
         return self.graph.types[value].shape
 
 
-def scoped(program: KernelGraph, mugraph: KernelGraph, outputs: Sequence[int]) -> tuple[Scope, Scope]:
+def check_pair(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...]) -> None:
+    """Raise ProofError for graphs of other inputs or outputs, or too large ones, GraphError for an illegal one,
+    NamedSizeError for one that does not keep elements along a size that is known at launch apart."""
+    if {i.name: (i.type, i.size) for i in program.inputs} != {i.name: (i.type, i.size) for i in mugraph.inputs}:
+        raise ProofError("the graphs do not have the same inputs")
+    if sorted(outputs) != list(range(len(program.outputs))) or len(mugraph.outputs) != len(program.outputs):
+        raise ProofError("the outputs of the graphs are not paired one to one")
+    for number, other in enumerate(outputs):
+        if program.output_types[number] != mugraph.output_types[other]:
+            raise ProofError(f"output {number} has another type in the muGraph")
+    for graph in (program, mugraph):
+        if sum(1 + len(op.body.ops if op.body else ()) for op in graph.ops) > MAX_OPERATORS:
+            raise ProofError(f"a graph of more than {MAX_OPERATORS} operators")
+        legality.check(graph)
+    dims = output_dims(mugraph)
+    if output_dims(program) != [dims[other] for other in outputs if dims]:
+        raise ProofError("outputs have the size that is known at launch in other dimensions than the program's")
+
+
+def scoped(
+    program: KernelGraph, mugraph: KernelGraph, outputs: Sequence[int], extents: Mapping[str, int] = NO_EXTENTS
+) -> tuple[Scope, Scope]:
     """Both graphs with their parts named; output `outputs[i]` of the muGraph is output i of the program.
 
     A graph beside itself is read once, so that ranges that no dimension tells (a loop over replicas) are the same.
+    The names of the parts in `extents` say them. Raises ProofError for partitions that do not nest, and for what is no
+    extent of a part, or belongs to a size that is known at launch.
     """
     inputs = {i.name: [new(extent) for extent in i.type.shape] for i in program.inputs}
     found, shared = [], dict[str, Dims]()
@@ -162,7 +190,21 @@ def scoped(program: KernelGraph, mugraph: KernelGraph, outputs: Sequence[int]) -
         for a, b in zip(left, right, strict=True):
             unify(a, b)
     _name(list(inputs.items()), found)
+    fixed, parts = fixed_extents((first, second)), plain_parts((first, second))
+    for name, extent in extents.items():
+        if fixed.get(name) != extent:
+            raise ProofError(f"no part {name} of an axis has the extent {extent} always")
+        parts[name].name = counted(name, extent)
     return first, second
+
+
+def fixed_extents(scopes: Sequence[Scope]) -> dict[str, int]:
+    """The extents of all plain parts of two graphs but those of sizes that are known at launch."""
+    graph = scopes[0].graph
+    assert isinstance(graph, KernelGraph)
+    outermost = (dims[0] for i, dims in zip(graph.inputs, scopes[0].dims, strict=False) if i.size)
+    unknown = {leaf.name for parts in outermost for leaf in _plain(parts)}
+    return {name: part.size for name, part in plain_parts(scopes).items() if name not in unknown}
 
 
 def _name(inputs: list[tuple[str, Dims]], scopes: list[Scope]) -> None:

@@ -5,8 +5,8 @@ The terms are built anew from the two graphs and held against the walk of the in
 axiom with a term for every letter: its conditions are tested, its left side has to occur in the goals, and is replaced
 by its right side wherever it does. In the end both sides of every goal have to be the same term, and whatever the
 muGraph needs so that it has a value (a denominator that is not 0, a root of what is not negative) has to hold by its
-form or wherever the program has a value. So what `check` accepts holds for all extents of all parts of axes, in the
-sense of `domain`. Work and memory are bounded, whatever the proof is.
+form or wherever the program has a value. So what `check` accepts holds for all extents of all parts of axes, but for
+those whose extents the proof names, in the sense of `domain`. Work and memory are bounded, whatever the proof is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from mirage_nb.verify.proof.elements import element_goals
 from mirage_nb.verify.proof.functions import unfolded
 from mirage_nb.verify.proof.picked import as_given
 from mirage_nb.verify.proof.properties import refuted_property
-from mirage_nb.verify.proof.shrunk import shrunk
+from mirage_nb.verify.proof.shrunk import hold_extents, shrunk
 from mirage_nb.verify.proof.signs import NO_FACTS, Facts, is_bit, vanishes
 from mirage_nb.verify.proof.steps import Binding, Proof, Step
 from mirage_nb.verify.proof.terms import (
@@ -93,7 +93,8 @@ def check(
             if proof.these_sizes:
                 check_goals(proof, program, element_goals(program, mugraph, proof.outputs))
             else:
-                check_steps(proof, translate(program, mugraph, proof.outputs, literal=proof.literal))
+                outputs, literal, extents = proof.outputs, proof.literal, proof.extents
+                check_steps(proof, translate(program, mugraph, outputs, literal=literal, extents=extents))
     except RecursionError:
         raise ProofError("a term that is nested too deeply") from None
 
@@ -104,6 +105,8 @@ def check_steps(proof: Proof, translation: Translation) -> None:
     The outputs, constants and properties of the proof are those of the translation.
     """
     partial = _shown(proof, translation.goals)
+    if proof.extents:
+        hold_extents(translation)
     meaning.hold(translation)
     if partial:
         meaning.defined_somewhere(shrunk(as_given(translation, BY_NUMBER - {OpKind.ARANGE}))[1][0])

@@ -23,9 +23,10 @@ from mirage_nb.ir import AccumKind, ConstAttrs, DimAttrs, KernelGraph, Op, OpKin
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.fields.work import unrolled
+from mirage_nb.verify.proof.axes import check_pair
 from mirage_nb.verify.proof.masked import TERMS, Masked, logarithm, raised, real
 from mirage_nb.verify.proof.terms import Term, add, exp, inv, mul, neg, num, sym, top
-from mirage_nb.verify.proof.translate import Goal, Needs, Reader, Value, check_pair
+from mirage_nb.verify.proof.translate import Goal, Needs, Reader, Value
 
 MOST = 4096
 """Elements of all tensors of a graph, those inside in all blocks and iterations."""

@@ -16,9 +16,10 @@ from types import MappingProxyType
 
 from mirage_nb.errors import OptionError, ProofError
 from mirage_nb.ir import COMPARISONS, KernelGraph, OpKind
+from mirage_nb.ir.sizes import size_of
 from mirage_nb.typed import typed
 from mirage_nb.verify.fields.lax import all_ops
-from mirage_nb.verify.proof.axes import BY_NUMBER
+from mirage_nb.verify.proof.axes import BY_NUMBER, fixed_extents
 from mirage_nb.verify.proof.axioms import PROPERTY_NAMES, Properties
 from mirage_nb.verify.proof.checker import (
     MAX_WORK,
@@ -36,8 +37,8 @@ from mirage_nb.verify.proof.known import Known
 from mirage_nb.verify.proof.properties import refuted_property
 from mirage_nb.verify.proof.rules import next_steps, steps_before
 from mirage_nb.verify.proof.steps import MAX_STEPS, Proof, Step
-from mirage_nb.verify.proof.terms import BINDERS, Term, metered, opened
-from mirage_nb.verify.proof.translate import Needs, translate
+from mirage_nb.verify.proof.terms import BINDERS, NO_EXTENTS, Term, counted, counts, metered, opened
+from mirage_nb.verify.proof.translate import Goal, Needs, translate
 
 MAX_PAIRINGS = 24
 MAX_GOAL_NODES = 20_000
@@ -68,6 +69,7 @@ class _Differ(ProofError):
         also = f", and {owing(state.owed[0])}" if state.owed else ""
         super().__init__(f"the normal forms of the program and the muGraph differ{also}")
         self.forms = (str(state.left), str(state.right))
+        self.sized = counts(state.left) or counts(state.right)
 
 
 @typed
@@ -88,8 +90,9 @@ def prove(
             of outputs of the same types are tried.
         properties: what else is known of functions, such as `{"leak": {"homogeneous"}}`. Random numbers are tried on
             them; where these do not refute one, it is taken on the caller's word, and the proof names it.
-        these_sizes: whether a proof for the sizes of these graphs is looked for where there is none for all, such as of
-            partitions that do not nest; the graphs have to be small.
+        these_sizes: whether a proof for the sizes of these graphs is looked for where there is none for all: for those
+            of some axes, as where a mean is the sum times a number; or of partitions that do not nest, if the graphs
+            are small and no size is known at launch only.
 
     Raises:
         OptionError: a property that there is none of, one that numbers refute, or no time.
@@ -103,44 +106,110 @@ def prove(
         raise OptionError(wrong, hint="from a property that does not hold, anything can be proved")
     if not seconds > 0:
         raise OptionError(f"{seconds} seconds: more than 0")
-    end = time.monotonic() + seconds
-    failure = Unproved("the outputs have other types than the program's")
+    tries = _Tries(program, mugraph, known, these_sizes, time.monotonic() + seconds)
     for pairing in _pairings(program, mugraph) if outputs is None else [outputs]:
-        read = False
-        counted = any(op.kind in BY_NUMBER for graph in (program, mugraph) for op in graph.ops)
-        for elements, literal, definitions in _attempts(program, mugraph):
-            if elements and not (these_sizes and (counted or not read)):
-                continue
-            try:
-                translation = None if elements else translate(program, mugraph, pairing, literal=literal)
-                goals = element_goals(program, mugraph, pairing) if translation is None else translation.goals
-                read, states = True, begun(goals)
-                steps = _needed(states, _steps(states, Known(known, definitions), end), known, end)
-                proof = Proof(steps, pairing, literal, known, elements)
-                with metered(MAX_WORK):
-                    check_goals(proof, program, goals) if translation is None else check_steps(proof, translation)
-            except ProofError as error:
-                failure = Unproved(error.message, error.forms if isinstance(error, _Differ) else None)
-            except RecursionError:
-                failure = Unproved("a term that is nested too deeply")
-            else:
-                return proof
-            if time.monotonic() > end:
+        tries.read = tries.sized = False
+        for attempt in filter(tries.wanted, _attempts(program, mugraph)):
+            found = tries.proof(pairing, attempt)
+            if found is not None:
+                return found
+            if time.monotonic() > tries.end:
                 return Unproved(f"no proof within {seconds:g} s")
-    return failure
+    return tries.failure
 
 
-def _attempts(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[bool, bool, bool]]:
-    """Whether elements are looked at, whether constants are meant literally, and whether definitions are unfolded: the
-    most general proof first."""
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """How a proof is looked for: of elements, with constants as they are, with definitions unfolded, or with the
+    extents of parts as numbers."""
+
+    elements: bool = False
+    literal: bool = False
+    definitions: bool = False
+    extents: bool = False
+
+
+def _attempts(program: KernelGraph, mugraph: KernelGraph) -> Iterator[_Attempt]:
+    """The most general proof first."""
     kinds = {op.kind for graph in (program, mugraph) for op in all_ops(graph)}
     defined = bool(kinds & DEFINED)
-    yield False, False, False
+    yield _Attempt()
     if defined:
-        yield False, False, True
+        yield _Attempt(definitions=True)
     if OpKind.CONST in kinds:
-        yield False, True, defined
-    yield True, True, defined  # where there are no terms for all sizes, or these do not know numbers of elements
+        yield _Attempt(literal=True, definitions=defined)
+    yield _Attempt(literal=True, definitions=defined, extents=True)
+    yield _Attempt(elements=True, literal=True, definitions=defined)
+
+
+@dataclass(slots=True)
+class _Tries:
+    """What was tried of two graphs: whether terms could be read, whether these ask for extents, and how it ended."""
+
+    program: KernelGraph
+    mugraph: KernelGraph
+    properties: Properties
+    these_sizes: bool
+    end: float
+    read: bool = False
+    sized: bool = False
+    failure: Unproved = Unproved("the outputs have other types than the program's")
+
+    def wanted(self, attempt: _Attempt) -> bool:
+        """Whether an attempt may find what those before it did not: elements where there are no terms for all sizes, or
+        these do not know numbers of elements."""
+        if attempt.extents:
+            return self.these_sizes and self.sized
+        if attempt.elements:
+            numbered = any(op.kind in BY_NUMBER for graph in (self.program, self.mugraph) for op in graph.ops)
+            return self.these_sizes and (numbered or not self.read) and size_of(self.program) is None
+        return True
+
+    def proof(self, pairing: tuple[int, ...], attempt: _Attempt) -> Proof | None:
+        """A proof, already replayed by the checker; None where there is none, with the reason in `failure`."""
+        try:
+            return self._elements(pairing, attempt) if attempt.elements else self._terms(pairing, attempt)
+        except ProofError as error:
+            self.failure = Unproved(error.message, error.forms if isinstance(error, _Differ) else None)
+            self.sized |= isinstance(error, _Differ) and error.sized
+        except RecursionError:
+            self.failure = Unproved("a term that is nested too deeply")
+        return None
+
+    def _elements(self, pairing: tuple[int, ...], attempt: _Attempt) -> Proof:
+        goals = element_goals(self.program, self.mugraph, pairing)
+        proof = Proof(self._shown(goals, attempt), pairing, True, self.properties, these_sizes=True)
+        with metered(MAX_WORK):
+            check_goals(proof, self.program, goals)
+        return proof
+
+    def _terms(self, pairing: tuple[int, ...], attempt: _Attempt) -> Proof:
+        extents: Mapping[str, int] = NO_EXTENTS
+        if attempt.extents:  # all that are known, then those that were asked for
+            first = translate(self.program, self.mugraph, pairing, literal=True)
+            extents = fixed_extents(first.scopes)
+            translation = translate(self.program, self.mugraph, pairing, literal=True, extents=extents)
+            used = _counted(self._shown(translation.goals, attempt))
+            extents = {name: extent for name, extent in extents.items() if counted(name, extent) in used}
+        translation = translate(self.program, self.mugraph, pairing, literal=attempt.literal, extents=extents)
+        self.read = True
+        steps = self._shown(translation.goals, attempt)
+        proof = Proof(steps, pairing, attempt.literal, self.properties, extents=MappingProxyType(extents))
+        with metered(MAX_WORK):
+            check_steps(proof, translation)
+        return proof
+
+    def _shown(self, goals: tuple[Goal, ...], attempt: _Attempt) -> tuple[Step, ...]:
+        """The steps that show the goals. Raises ProofError."""
+        states = begun(goals)
+        steps = _steps(states, Known(self.properties, attempt.definitions), self.end)
+        return _needed(states, steps, self.properties, self.end)
+
+
+def _counted(steps: Iterable[Step]) -> frozenset[str]:
+    """The parts whose extents the steps count."""
+    replicas = (dict(step.bindings)["V"] for step in steps if step.axiom == "sum_replica")
+    return frozenset(sort for indices in replicas if isinstance(indices, tuple) for sort, _ in indices)
 
 
 def _pairings(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[int, ...]]:

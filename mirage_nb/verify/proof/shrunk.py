@@ -2,7 +2,8 @@
 
 In: a translation. Out: an extent for each part, and both graphs at these extents. Graphs that are small are what they
 are. What stands in the graphs besides extents (operators, which dimension a grid dim splits, kinds of accumulators) is
-kept; the graphs that come out are legal, and their tensors have the extents of their parts.
+kept; the graphs that come out are legal, and their tensors have the extents of their parts. A part whose name says its
+extent keeps it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from mirage_nb.ir.graph import G
 from mirage_nb.ir.ops import Attrs, Shape
 from mirage_nb.verify.fields.work import unrolled
 from mirage_nb.verify.proof.axes import Dims, Part, Scope, leaves, plain_parts
+from mirage_nb.verify.proof.terms import said_extent
 from mirage_nb.verify.proof.translate import Translation
 
 SMALL = 4096
@@ -58,7 +60,11 @@ def shrunk(translation: Translation) -> tuple[Sizes, tuple[KernelGraph, KernelGr
     parts = plain_parts(translation.scopes)
     if max(map(unrolled, graphs)) <= SMALL:
         return Sizes({name: part.size for name, part in parts.items()}), graphs
-    sizes = Sizes({name: min(part.size, 2 + place % 2) for place, (name, part) in enumerate(parts.items())})
+    # what is proved of one extent has to have a value there
+    sizes = Sizes({
+        name: part.size if said_extent(name) else min(part.size, 2 + place % 2)
+        for place, (name, part) in enumerate(parts.items())
+    })  # fmt: skip
     made = []
     for graph, scope in zip(graphs, translation.scopes, strict=True):
         if _elements(scope, sizes) > MOST:
@@ -67,6 +73,15 @@ def shrunk(translation: Translation) -> tuple[Sizes, tuple[KernelGraph, KernelGr
         legality.check(smaller)
         made.append(smaller)
     return sizes, (made[0], made[1])
+
+
+def hold_extents(translation: Translation) -> None:
+    """Raise ProofError unless the graphs are what they are with the extents that their parts are said to have."""
+    sizes = Sizes({name: part.size for name, part in plain_parts(translation.scopes).items()})
+    for graph, scope in zip(translation.graphs, translation.scopes, strict=True):
+        made = _kernel(graph, scope, sizes)
+        if (made.ops, made.types) != (graph.ops, graph.types):
+            raise ProofError("the extents of the parts of axes are not those of the graphs")
 
 
 def _elements(scope: Scope, sizes: Sizes) -> int:

@@ -20,6 +20,7 @@ from mirage_nb.typed import typed
 from mirage_nb.verify.proof.axioms import AXIOMS, Properties
 from mirage_nb.verify.proof.terms import (
     BINDERS,
+    NO_EXTENTS,
     NODES,
     Digit,
     Kind,
@@ -81,7 +82,8 @@ class Proof:
 
     `outputs[i]` is the muGraph's output for output i of the program; `literal`: constants are meant as they are, not
     as unknowns; `properties`: what the user says of functions, beyond the table of the axioms; `these_sizes`: it is
-    about the elements of these very graphs, and not about others.
+    about the elements of these very graphs, and not about others; `extents`: parts of axes that it is about at these
+    extents only, as the mean of 16 numbers is a sixteenth of their sum.
     """
 
     steps: tuple[Step, ...]
@@ -89,6 +91,7 @@ class Proof:
     literal: bool = False
     properties: Properties = field(default_factory=lambda: MappingProxyType({}))
     these_sizes: bool = False
+    extents: Mapping[str, int] = field(default_factory=lambda: NO_EXTENTS)
 
     @property
     def axioms(self) -> tuple[str, ...]:
@@ -118,10 +121,14 @@ class Proof:
     @property
     def sizes(self) -> str:
         """For which sizes it holds, in words."""
-        return "for these sizes only" if self.these_sizes else "for all sizes"
+        if self.these_sizes:
+            return "for these sizes only"
+        few = ", ".join(f"{part} = {extent}" for part, extent in sorted(self.extents.items()))
+        return f"for {few} and all other sizes" if few else "for all sizes"
 
     def __str__(self) -> str:
-        scope = "for these constants and all sizes" if self.literal else "for all sizes, and all values of constants"
+        sizes = self.sizes.removeprefix("for ")
+        scope = f"for these constants and {sizes}" if self.literal else f"for {sizes}, and all values of constants"
         scope = self.sizes if self.these_sizes else scope
         lines = [f"proof in {self.length}, {scope}", f"  over the {DEFINED}"]
         lines += [f"  assumes: {text}" for text in self.said]
@@ -148,7 +155,8 @@ class Proof:
             "terms": table.rows,
             "steps": steps,
         }
-        return json.dumps(plain | ({"these_sizes": True} if self.these_sizes else {}))
+        also = {"these_sizes": self.these_sizes, "extents": dict(self.extents)}
+        return json.dumps(plain | {name: value for name, value in also.items() if value})
 
     @staticmethod
     @typed
@@ -160,8 +168,8 @@ class Proof:
             plain = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise FormatError(f"no proof, not JSON: {shown(str(error))}", hint="as Proof.to_json writes it") from error
-        top = {"these_sizes": False, **_mapping(plain, "a proof")}
-        record(top, "a proof", (*FIELDS, "these_sizes"))
+        top = {"these_sizes": False, "extents": {}, **_mapping(plain, "a proof")}
+        record(top, "a proof", (*FIELDS, "these_sizes", "extents"))
         if (top["schema"], top["version"]) != (SCHEMA, VERSION) or isinstance(top["version"], bool):
             raise FormatError(f"schema {shown(top['schema'])} {shown(top['version'])}; this reads {SCHEMA} {VERSION}")
         try:
@@ -175,7 +183,11 @@ class Proof:
             for function, names in _mapping(top["properties"], "properties").items()
         }
         outputs = tuple(map(whole, listed(top["outputs"], "outputs")))
-        return Proof(steps, outputs, _flag(top["literal"]), MappingProxyType(properties), _flag(top["these_sizes"]))
+        extents = {name(part): whole(extent) for part, extent in _mapping(top["extents"], "extents").items()}
+        return Proof(
+            steps, outputs, _flag(top["literal"]), MappingProxyType(properties), _flag(top["these_sizes"]),
+            MappingProxyType(extents),
+        )  # fmt: skip
 
 
 class _Table:

@@ -5,7 +5,8 @@ constructors, and so part of what the checker trusts: sums, products and the lar
 rational numerals are added and multiplied, 0 and 1 vanish, and bound indices have no names. An axis that is
 partitioned is a list of indices, outermost first: `X[i, k.0 k.1]` reads X at row i and at column k.0 * |k.1| + k.1. No
 extent occurs in a term, so what is proved of terms holds for all sizes (paper section 5, Definition 5.1 and
-Equation 2). The order in which a binder lists indices of one part of an axis is part of the term.
+Equation 2); but a part may say its own: `k=16` has 16 indices. The order in which a binder lists indices of one part
+of an axis is part of the term.
 
 Terms are total functions of real numbers: one over 0 is 0, the root of a negative number is 0, and so are the
 logarithm of what is not positive and the power with a broken exponent of what is negative. So every equation between
@@ -23,6 +24,7 @@ import enum
 import functools
 import hashlib
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -177,9 +179,32 @@ def sym(name: str, positive: bool = False) -> Term:
     return _node(Kind.SYM, (name, positive), ())
 
 
+NO_EXTENTS: Mapping[str, int] = MappingProxyType({})
+
+
+def counted(sort: str, extent: int) -> str:
+    """The name of a part of an axis that says its extent. No other name ends so: those end with a dimension."""
+    return f"{sort}={extent}"
+
+
 def size(sort: str) -> Term:
-    """How many values an index of this part of an axis takes."""
-    return sym(f"|{sort}|", positive=True)
+    """How many values an index of this part of an axis takes: an unknown number, unless its name says it."""
+    extent = said_extent(sort)
+    return num(extent) if extent else sym(f"|{sort}|", positive=True)
+
+
+def said_extent(sort: str) -> int:
+    """The extent that the name of a part of an axis says; 0 for one that says none."""
+    said = _SAID.search(sort)
+    return int(said[1]) if said else 0
+
+
+_SAID = re.compile(r"=([1-9][0-9]{0,9})\Z", re.ASCII)
+
+
+def counts(term: Term) -> bool:
+    """Whether the term asks for the unknown extent of a part of an axis."""
+    return (term.kind is Kind.SYM and term.data[0].startswith("|")) or any(map(counts, term.args))
 
 
 def entry(name: str, index: tuple[tuple[Digit, ...], ...]) -> Term:

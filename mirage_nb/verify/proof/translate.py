@@ -37,17 +37,16 @@ from mirage_nb.ir import (
     ThreadGraph,
     TransposeAttrs,
     WhereAttrs,
-    legality,
 )
 from mirage_nb.ir.fields import write_attrs
-from mirage_nb.ir.sizes import output_dims
 from mirage_nb.verify.defined import domain
 from mirage_nb.verify.defined.domain import Need
-from mirage_nb.verify.proof.axes import Parts, Scope, leaves, scoped
+from mirage_nb.verify.proof.axes import Parts, Scope, check_pair, leaves, scoped
 from mirage_nb.verify.proof.functions import literal, of_formula, power
 from mirage_nb.verify.proof.masked import TERMS, Masked, logarithm, of_masked, raised, real, with_weight
 from mirage_nb.verify.proof.signs import NO_FACTS, is_bit, vanishes
 from mirage_nb.verify.proof.terms import (
+    NO_EXTENTS,
     OPENED,
     Digit,
     Kind,
@@ -73,7 +72,6 @@ Index = tuple[tuple[Digit, ...], ...]
 Branch = tuple[tuple[Var, ...], tuple[Digit, ...]]
 Value = Term | Masked[Term]
 
-MAX_OPERATORS = 200
 FRESH = -1_000_000
 LARGEST_NUMERAL = 2
 MAX_GOALS = 256
@@ -119,16 +117,22 @@ class Env:
 
 
 def translate(
-    program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...], *, literal: bool = False
+    program: KernelGraph,
+    mugraph: KernelGraph,
+    outputs: tuple[int, ...],
+    *,
+    literal: bool = False,
+    extents: Mapping[str, int] = NO_EXTENTS,
 ) -> Translation:
-    """What there is to prove. `outputs[i]` is the muGraph's output for output i of the program.
+    """What there is to prove. `outputs[i]` is the muGraph's output for output i of the program; the names of
+    the parts of axes in `extents` say their extents, which are those of these graphs.
 
     Raises:
         ProofError: other inputs or outputs, partitions that do not nest, graphs that are too large.
         GraphError: a graph breaks Definition 2.1, so that it has no meaning.
     """
     check_pair(program, mugraph, outputs)
-    first, second = scoped(program, mugraph, outputs)
+    first, second = scoped(program, mugraph, outputs, extents)
     reader = Reader(literal)
     goals = []
     for number, other in enumerate(outputs):
@@ -144,25 +148,6 @@ def translate(
             goals.append(Goal(left, right, number, index, given, owed))
     constants = {name: key for key, name in reader.constants.items()}
     return Translation((program, mugraph), outputs, literal, (first, second), tuple(goals), constants, reader.functions)
-
-
-def check_pair(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, ...]) -> None:
-    """Raise ProofError for graphs of other inputs or outputs, or too large ones, GraphError for an illegal one,
-    NamedSizeError for one that does not keep elements along a size that is known at launch apart."""
-    if {i.name: (i.type, i.size) for i in program.inputs} != {i.name: (i.type, i.size) for i in mugraph.inputs}:
-        raise ProofError("the graphs do not have the same inputs")
-    if sorted(outputs) != list(range(len(program.outputs))) or len(mugraph.outputs) != len(program.outputs):
-        raise ProofError("the outputs of the graphs are not paired one to one")
-    for number, other in enumerate(outputs):
-        if program.output_types[number] != mugraph.output_types[other]:
-            raise ProofError(f"output {number} has another type in the muGraph")
-    for graph in (program, mugraph):
-        if sum(1 + len(op.body.ops if op.body else ()) for op in graph.ops) > MAX_OPERATORS:
-            raise ProofError(f"a graph of more than {MAX_OPERATORS} operators")
-        legality.check(graph)
-    dims = output_dims(mugraph)
-    if output_dims(program) != [dims[other] for other in outputs if dims]:
-        raise ProofError("outputs have the size that is known at launch in other dimensions than the program's")
 
 
 def _branches(parts: Parts, number: Callable[[], int]) -> list[Branch]:
