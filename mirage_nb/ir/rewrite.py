@@ -31,7 +31,7 @@ class Rewrite(Generic[G]):
 
     def copy(self, op: Op, values: Iterable[int]) -> int:
         """Append an operator of the graph that is read, where it makes these values; the first one here."""
-        first = self.add(replace(op, inputs=self.places(op.inputs)))
+        first = self.add(Op(op.kind, self.places(op.inputs), op.attrs, op.body))
         self.held.update(zip(values, count(first)))
         return first
 

@@ -311,4 +311,4 @@ class _Writer(Rewrite[KernelGraph]):
             case OpKind.CONCAT, _:
                 return self.add(Op(op.kind, inputs, DimAttrs(self._group_of(value, joined_dim(op)))))
             case _:
-                return self.add(replace(op, inputs=inputs))
+                return self.add(Op(op.kind, inputs, op.attrs, op.body))

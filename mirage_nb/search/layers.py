@@ -8,8 +8,7 @@ finds no kernel for so many products at once; the composition of the piece does 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
@@ -41,7 +40,7 @@ def layers_joined(program: KernelGraph, pieces: Sequence[Piece], target: Target,
             continue
         if one.digest not in known:
             apart = sum(coarse_us(prepare(told(piece.graph)), target) for piece in some)
-            known[one.digest] = _composed_us(told(one.graph), target) < apart
+            known[one.digest] = any(us < apart for us in _composed_us(told(one.graph), target))
         if known[one.digest]:
             found = joined
     return found
@@ -55,8 +54,8 @@ def _one(program: KernelGraph, whole: Whole, some: Sequence[Piece], others: Sequ
     return whole.piece(whole.cone(stored, sorted(inside & read), inside))
 
 
-def _composed_us(program: KernelGraph, target: Target) -> float:
-    """What a program takes whose products of few rows are composed."""
-    words = ((COMPOSED_ROWS, ONE_ROW), (GENERATED_PRODUCTS, FEW_ROWS))
-    found = (library_and_fused(program, target, rows=rows, said_as=said_as) for rows, said_as in words)
-    return min((one.instance.cost.us for one in found if one is not None), default=math.inf)
+def _composed_us(program: KernelGraph, target: Target) -> Iterator[float]:
+    """What a program takes whose products of few rows are composed, in one way after the other."""
+    for rows, said_as in ((GENERATED_PRODUCTS, FEW_ROWS), (COMPOSED_ROWS, ONE_ROW)):
+        if (found := library_and_fused(program, target, rows=rows, said_as=said_as)) is not None:
+            yield found.instance.cost.us

@@ -263,7 +263,7 @@ class _Writer:
             return inputs[0]
         shape = tuple(attrs.extent for attrs in part)
         attrs = ReshapeAttrs(shape) if op.kind is OpKind.RESHAPE else op.attrs
-        return self._new.add(replace(op, inputs=inputs, attrs=attrs))
+        return self._new.add(Op(op.kind, inputs, attrs, op.body))
 
     def _get(self, value: int, part: Part) -> int:
         """A part of a value: made so, or taken of all of it."""

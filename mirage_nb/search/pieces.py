@@ -120,7 +120,7 @@ class Whole:
         types, values = self.program.types, (*cone.reads, *cone.computed)
         place = {value: number for number, value in enumerate(values)}
         made = (self.maker[v] for v in cone.computed)
-        ops = (replace(op, inputs=tuple(place[v] for v in op.inputs)) for op in made)
+        ops = (Op(op.kind, tuple(place[v] for v in op.inputs), op.attrs, op.body) for op in made)
         graph = KernelGraph((*ops,), tuple(types[v] for v in values), (*self._inputs(cone.reads),))
         return Piece(graph.returning(tuple(place[v] for v in cone.writes)), values, cone.writes)
 

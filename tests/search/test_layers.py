@@ -6,6 +6,7 @@ import pytest
 
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
+from mirage_nb.search import layers as module
 from mirage_nb.search.layers import layers_joined
 from mirage_nb.search.partition import partition
 from mirage_nb.search.pieces import Piece
@@ -32,10 +33,14 @@ def cut(graph: KernelGraph) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
 
 
 @pytest.mark.parametrize("rows", [1, 8])
-def test_three_layers_and_their_norm_are_one_piece(rows: int) -> None:
+def test_three_layers_and_their_norm_are_one_piece(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as they are faster in one way, no other one is composed."""
+    asked: list[object] = []
+    compose = module.library_and_fused
+    monkeypatch.setattr(module, "library_and_fused", lambda *a, **more: asked.append(more) or compose(*a, **more))
     graph = program(rows, "return {layers}")
     before, (piece,) = cut(graph)
-    assert len(before) > 3 and piece.writes == graph.outputs
+    assert len(before) > 3 and piece.writes == graph.outputs and len(asked) == 1
 
 
 def test_what_others_read_is_written() -> None:
