@@ -30,6 +30,7 @@ from mirage_nb.frontend.spelled import multilabel_margin_loss
 from mirage_nb.frontend.translate import Translation, names_of, typed
 from mirage_nb.lang import TensorProgram
 from mirage_nb.lang.builder import Value
+from mirage_nb.lang.hints import NAMES
 from mirage_nb.lang.parts import in_parts
 
 
@@ -260,7 +261,14 @@ def _untold(node: Any, translation: Translation) -> TraceError:
     if cause is None:
         return TraceError(f"output {node.name} is an input or a constant, unchanged", hint="return what is computed")
     where = f" ({_source(cause)})" if _source(cause) else ""
-    return TraceError(f"{cause.name}{where}: {translation.left[cause]}", hint=_REST)
+    return TraceError(f"{cause.name}{where}: {translation.left[cause]}", hint=_instead(cause))
+
+
+def _instead(node: Any) -> str:
+    """What to do about an operator that programs do not have: what the language says of what is called so."""
+    name = str(node.target)
+    called = name.split(".")[1].removeprefix("linalg_").removesuffix("_ex") if name.startswith("aten.") else ""
+    return f"{NAMES[called]}. {_REST}" if called in NAMES and name not in WHOLE else _REST
 
 
 def _source(node: Any) -> str:

@@ -282,6 +282,14 @@ def test_what_is_no_program_says_why(function: Callable[..., Any], said: str) ->
         mirage_nb.from_torch(function, (torch.randn(4, 4),))
 
 
+def test_what_to_do_about_a_function_is_what_the_language_says() -> None:
+    told_of = {torch.lgamma: "compute it before", torch.linalg.inv: "leave it outside", torch.bernoulli: "random"}
+    for function, said in told_of.items():
+        with pytest.raises(TraceError) as told:
+            mirage_nb.from_torch(lambda x, f=function: f(x) * 2, (torch.rand(4, 4),))
+        assert said in told.value.hint and "torch.compile" in told.value.hint
+
+
 def test_integers_are_inputs_where_numbers_are_computed_from_them() -> None:
     for function, wanted in ((lambda x: x * 0.5, [0, 0.5, 1, 1.5]), (lambda x: (x // 2) * 0.5, [0, 0, 0.5, 0.5])):
         program = mirage_nb.from_torch(function, (torch.arange(4),))

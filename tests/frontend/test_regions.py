@@ -398,6 +398,38 @@ def test_what_is_rounded_to_few_bits_stays_with_its_product() -> None:
     assert report.replaced == len(report.entries) and not report.reasons(), str(report)
 
 
+class Repeated(nn.Module):
+    """Layers that are compiled once for all, and a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.RMSNorm(16), nn.Linear(16, 16), nn.SiLU()) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = called_often(layer, x)
+        branches = lambda x: x.sigmoid() * x, lambda x: x.tanh() * 2
+        made: torch.Tensor = torch.cond(x.sum() > 0, *branches, (x,)) if not torch.is_grad_enabled() else x
+        return made
+
+
+@torch.compiler.nested_compile_region
+def called_often(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = x + layer(x)
+    return made
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_regions_are_found_in_what_is_compiled_once_and_called_often(training: bool) -> None:
+    torch._dynamo.reset()
+    backend, model, x = Backend(), Repeated(), torch.randn(3, 16)
+    with torch.set_grad_enabled(training):
+        torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x), rtol=1e-4, atol=1e-4)
+    report = backend.reports.all()
+    assert report.replaced >= 2 and all(entry.taken for entry in report.entries), str(report)
+    assert [*report.reasons()] == ([] if training else ["cond calls functions, which stay with PyTorch"])
+
+
 def test_a_look_at_a_model_says_what_pytorch_does_not_trace() -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:

@@ -17,7 +17,8 @@ import numpy as np
 from mirage_nb.frontend.aten.borrowed import borrowed, first
 from mirage_nb.frontend.aten.terms import At, Held, Left, Row, full, number, padded
 from mirage_nb.ir.dtypes import DType, TensorType
-from mirage_nb.lang import lowering, views
+from mirage_nb.ir.ops import OpKind
+from mirage_nb.lang import lowering, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
 
@@ -95,6 +96,24 @@ def _most(rank: int) -> Callable[..., Term]:
     return row
 
 
+def _adaptive(rank: int, name: str, fold: Callable[..., Term]) -> Callable[..., Term]:
+    """Windows over the last axes that share elements where their extents are no multiples."""
+
+    def row(at: At, x: Any, counts: Any) -> Term:
+        value, lead = at.tensor(x), len(at.shape) - rank
+        if not any(n % count for n, count in zip(at.b.shape(value)[lead:], at.shape[lead:], strict=True)):
+            return borrowed(f"adaptive_{name}_pool{rank}d")(at, x, counts)
+        for d in range(lead, len(at.shape)):
+            n, count = at.b.shape(value)[d], at.shape[d]
+            ends = [(i * n // count, -(-(i + 1) * n // count)) for i in range(count)]
+            parts = (views.sliced(at.b, value, d, first, last - first) for first, last in ends)
+            folded = tuple(at.b.tensor(fold(at.b, part, (d,), True), "a pool") for part in parts)
+            value = at.b.tensor(views.concatenated(at.b, folded, None, d), "a pool") if count > 1 else folded[0]
+        return value
+
+    return row
+
+
 def _nearest(at: At, x: Any, size: Sequence[int] | None, factors: Sequence[float] | None) -> Term:
     """Each element of the result is one of x: the places are counted in single precision, as PyTorch does."""
     value, every = at.tensor(x), []
@@ -159,6 +178,8 @@ def _walked(b: Builder, x: Value, axes: Sequence[tuple[int, int]], start: int) -
 WHOLE: dict[str, Row] = {
     "aten.as_strided.default": _strided,
     **{f"aten.avg_pool{rank}d.default": _mean(rank) for rank in (1, 2, 3)},
+    **{f"aten.adaptive_avg_pool{rank}d.default": _adaptive(rank, "avg", reductions.mean) for rank in (1, 2, 3)},
+    "aten.adaptive_max_pool2d.default": first(_adaptive(2, "max", reductions.reduction(OpKind.MAX))),
     **{f"aten.max_pool{rank}d.default": _most(rank) for rank in (1, 2)},
     **{f"aten.max_pool{rank}d_with_indices.default": first(_most(rank)) for rank in (2, 3)},
     "aten.upsample_nearest2d.vec": _nearest,

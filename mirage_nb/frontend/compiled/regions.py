@@ -26,7 +26,7 @@ from torch.fx import GraphModule
 from mirage_nb.frontend.aten import POINTWISE, VIEWS
 from mirage_nb.frontend.aten.terms import Left, number
 from mirage_nb.frontend.compiled.lifting import lift_masks
-from mirage_nb.frontend.compiled.restore import restore_parts, restore_softmax, restore_views
+from mirage_nb.frontend.compiled.restore import restore_calls, restore_parts, restore_softmax, restore_views
 from mirage_nb.frontend.compiled.shapes import as_computed, as_priced, keeps_order
 from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.lists import LISTED, spell_lists
@@ -107,6 +107,7 @@ def find_regions(gm: GraphModule, target: Target, parameters: Sequence[int] = ()
         target: whose costs say what pays.
         parameters: numbers of the placeholders that are the same in every call.
     """
+    restore_calls(gm.graph)
     lift_complex(gm.graph)
     spell_lists(gm.graph)
     graph = gm.graph = fx_graph_cse(gm.graph)
@@ -156,6 +157,9 @@ class _Levels:
     def _translated(self, node: Any, level: int) -> bool:
         if node.op != "call_function":
             return self._is_number(node, level)
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            self.left[node] = f"{node.target} calls functions, which stay with PyTorch"
+            return False
         translation = self.translations.setdefault(level, Translation(Builder(MAX_OPERATORS)))
         ready = all(self._brought(n, level, translation) for n in node.all_input_nodes)
         if ready and translation.add(node):

@@ -1,4 +1,4 @@
-"""What PyTorch's compiler makes of a softmax and of views, undone.
+"""What PyTorch's compiler makes of a softmax, of views and of calls, undone.
 
 In: an ATen graph after the compiler's first passes. Out: the same graph in place. For softmax(x * c) that pass computes
 both x * c - max(x * c) and (x - max(x)) * c, and takes the second one where everything is finite: the first one stays,
@@ -9,6 +9,7 @@ Invariant: every value of the graph is what it was.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -36,6 +37,22 @@ def restore_softmax(graph: Any) -> None:
             changed = True
     if changed:
         graph.eliminate_dead_code()
+
+
+def restore_calls(graph: Any) -> None:
+    """What a model has compiled once and calls often (`torch.compiler.nested_compile_region`), in the place of each
+    call."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
+        called = getattr(graph.owning_module, node.args[0].target).graph
+        if called.find_nodes(op="get_attr") or any(user.target is not operator.getitem for user in node.users):
+            continue
+        known = dict(zip(called.find_nodes(op="placeholder"), node.args[2:], strict=True))
+        with graph.inserting_before(node):
+            made = graph.graph_copy(called, known)
+        for user in list(node.users):
+            user.replace_all_uses_with(made[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
 
 
 def restore_views(graph: Any) -> None:
