@@ -64,6 +64,8 @@ NUMPY: dict[str, Callable] = {
     "log": lambda x: np.log(np.where(x > 0, x, 1.0)),
     "Pow": total_pow,
     "max": lambda *args: np.maximum.reduce(np.broadcast_arrays(*args)),
+    "sin": np.sin,
+    "cos": np.cos,
     "step": lambda x: np.where(x >= 0, 1.0, 0.0),
     "Where": lambda condition, x: np.where(condition != 0, x, 0.0),
 }
@@ -153,7 +155,7 @@ def wrong(row: Axiom, seed: int = 0, function: Callable | None = None) -> bool:
 
 def in_z3(row: Axiom) -> z3.ExprRef | None:
     """The axiom as a formula over the reals, negated; None if it speaks of exponentials or functions."""
-    if (heads(row.left) | heads(row.right)) & {"exp", "log", "Pow", "g", "unfolded", "Rescaled"}:
+    if (heads(row.left) | heads(row.right)) & {"exp", "log", "Pow", "sin", "cos", "g", "unfolded", "Rescaled"}:
         return None
     used = uses(row)
     side: list[z3.ExprRef] = []

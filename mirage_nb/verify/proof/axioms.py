@@ -220,6 +220,12 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("pow_product", "Pow(a * b, c) == Pow(a, c) * Pow(b, c)", *_nonnegative("a")),
             axiom("pow_inverse", "Pow(inv(a), b) == inv(Pow(a, b))"),
             axiom("pow_negative", "Pow(a, -b) == inv(Pow(a, b))"),
+            # Sines and cosines.
+            axiom("circle", "sin(a) * sin(a) * r == r + -cos(a) * cos(a) * r"),
+            axiom("sine_sum", "sin(a + b) == sin(a) * cos(b) + cos(a) * sin(b)"),
+            axiom("sine_twice", "sin(2 * a) == 2 * sin(a) * cos(a)"),
+            axiom("cosine_sum", "cos(a + b) == cos(a) * cos(b) + -sin(a) * sin(b)"),
+            axiom("cosine_twice", "cos(2 * a) == 2 * cos(a) * cos(a) + -1"),
             # Choices: Where(a, b) is b where a is not 0, else 0; step(a) is 1 where a is at least 0, else 0.
             axiom("choice", "g(a, b) == unfolded(g, a, b)"),
             axiom("choice_of_bit", "Where(a, 1) == a", Bit("a")),

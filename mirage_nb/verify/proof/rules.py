@@ -4,7 +4,7 @@ In: a term under free indices. Out: the steps that rewrite it, or none. The norm
 numeral times atoms; sums over indices stand around products that cannot be taken apart, no factor of an exponential,
 a quotient or a root that can leave it is left in it. Which rules there are decides what is proved, never what is
 true: the checker looks at every step anew. Maxima of two are in `lattice`, choices in
-`choices`, exponentials in `exponentials`.
+`choices`, exponentials in `exponentials`, angles in `circle`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fractions import Fraction
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axioms import has_property
 from mirage_nb.verify.proof.choices import bits, choice, known_step, of_bits, stepped, steps
+from mirage_nb.verify.proof.circle import angles, circle
 from mirage_nb.verify.proof.exponentials import (
     exponential,
     exponentials,
@@ -383,7 +384,7 @@ def _property(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
 
 RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.ADD: (_collect, stepped, stepped_exponentials, opposed),
-    Kind.MUL: (_cancel, _absorbed, squared, exponentials, logistics, bits, _powers, steps, least, _distribute),
+    Kind.MUL: (_cancel, _absorbed, squared, circle, exponentials, logistics, bits, _powers, steps, least, _distribute),
     Kind.INV: (_inverse, inverse, of_bits),
     Kind.EXP: (exponential, of_bits),
     Kind.SQRT: (_root, of_bits),
@@ -391,5 +392,5 @@ RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.MAX: (_order, _maximum),
     Kind.TOP: (*TOPS, larger, of_bits),
     Kind.RESCALED: (_rescaled,),
-    Kind.FN: (_power, logarithm, _definition, choice, known_step, _property),
+    Kind.FN: (_power, logarithm, angles, _definition, choice, known_step, _property),
 }
