@@ -10,7 +10,7 @@ where a program makes a tensor meet itself (X @ X^T), the tensor is read in seve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import gcd
@@ -30,6 +30,10 @@ Dim = tuple[int, ...]
 Layout = tuple[Dim, ...]
 
 
+State = tuple[int, int]
+"""Of symbols: how often they changed, and how many there are."""
+
+
 class Conflict(Exception):
     """Two dimensions of one tensor would get the same axis."""
 
@@ -45,11 +49,13 @@ class Copy:
 
 @dataclass(slots=True)
 class Symbols:
-    """Union-find over symbols. `factors[s]`: the outer and the inner symbol whose product `s` was found to be."""
+    """Union-find over symbols. `factors[s]`: the outer and the inner symbol whose product `s` was found to be;
+    `changed`: what was an atom until it became another one or a product, one after the other."""
 
     parent: list[int] = field(default_factory=list)
     extent: list[int] = field(default_factory=list)
     factors: list[tuple[int, int] | None] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
 
     def fresh(self, extent: int) -> int:
         """A new symbol, the same as no other."""
@@ -81,6 +87,7 @@ class Symbols:
         """Make an atom a product whose inner factor has that extent."""
         assert self.factors[symbol] is None and self.extent[symbol] % inner == 0
         self.factors[symbol] = (self.fresh(self.extent[symbol] // inner), self.fresh(inner))
+        self.changed.append(symbol)
 
     def refine(self, first: Sequence[int], second: Sequence[int], join: bool) -> bool:
         """Split the symbols of two runs of equal product until they have the same factors; `join`: unify those.
@@ -96,6 +103,7 @@ class Symbols:
             elif a != b and self.extent[a] == self.extent[b]:
                 if join:
                     self.parent[max(a, b)] = min(a, b)
+                    self.changed.append(max(a, b))
             elif a != b:
                 wide, narrow = (a, b) if self.extent[a] > self.extent[b] else (b, a)
                 if self.extent[wide] % self.extent[narrow]:
@@ -105,9 +113,18 @@ class Symbols:
                 right.append(b)
         return not left and not right
 
-    def copy(self) -> Symbols:
+    @property
+    def state(self) -> State:
         """The state now, to come back to."""
-        return Symbols(list(self.parent), list(self.extent), list(self.factors))
+        return len(self.changed), len(self.parent)
+
+    def undo(self, state: State) -> None:
+        """Come back to a state."""
+        changes, count = state
+        for symbol in self.changed[changes:]:
+            self.parent[symbol], self.factors[symbol] = symbol, None
+        for kept, most in ((self.changed, changes), (self.parent, count), (self.extent, count), (self.factors, count)):
+            del kept[most:]
 
 
 class Dims:
@@ -122,7 +139,8 @@ class Dims:
         self._common = _common(self.op_of, graph)
         self._memo: dict[int, int] = {}
         self.roots = tuple(self._copy(v) for v in graph.outputs)
-        self._tensors = {tuple(symbol for dim in copy.layout for symbol in dim) for copy in self.copies}
+        tensors = {tuple(chain.from_iterable(copy.layout)) for copy in self.copies}
+        self._axes = {symbols: self.symbols.atoms(symbols) for symbols in tensors}
 
     def solve(self) -> None:
         """Merge copies of a value wherever that keeps every tensor's axes distinct.
@@ -131,7 +149,7 @@ class Dims:
             Conflict: some tensor has an axis twice even so.
             SearchError: two uses of an input split the same dimension in ways that have no common factors.
         """
-        if not self._distinct():
+        if any(len(axes) != len({*axes}) for axes in self._axes.values()):
             raise Conflict
         by_value: dict[int, list[int]] = {}
         for index in range(len(self.copies) - 1, -1, -1):
@@ -185,7 +203,7 @@ class Dims:
     def _align_inputs(self) -> None:
         """All copies of an input have their dimensions split alike: they lie along the same data."""
         inputs = [c for c in self.copies if c.value < self.graph.input_count]
-        before = -1
+        state, before = self.symbols.state, -1
         while before != len(self.symbols.parent):
             before = len(self.symbols.parent)
             for copy in inputs:
@@ -195,6 +213,7 @@ class Dims:
                             if not self.symbols.refine(a, b, join=False):
                                 name = self.graph.inputs[copy.value].name
                                 raise SearchError(f"{name} is reshaped in two ways that have no common factors")
+        self._holds(state)
 
     def _share_columns(self) -> None:
         """Axes of different outputs become one, if they are as long and nothing folds them or has both; then also the
@@ -217,11 +236,11 @@ class Dims:
         return tuple(axis for dim in self.layout(self.copies[copy]) for axis in dim)
 
     def _share(self, first: int, second: int) -> None:
-        """One axis of two atoms that are as long, where no tensor has both."""
         first, second = self.symbols.find(first), self.symbols.find(second)
         if first != second and self.symbols.extent[first] == self.symbols.extent[second]:
-            if not any(first in axes and second in axes for axes in self._atoms()):
-                self.symbols.refine((first,), (second,), join=True)
+            state = self.symbols.state
+            self.symbols.refine((first,), (second,), join=True)
+            self._holds(state)
 
     def _share_inner(self, first: int, second: int) -> None:
         """The narrow one of two axes with the inner part of the wide one, each of which is no product yet."""
@@ -229,12 +248,11 @@ class Dims:
         ratio, rest = divmod(self.symbols.extent[wide], self.symbols.extent[narrow])
         apart = all(self.symbols.atoms((axis,)) == (axis,) for axis in (wide, narrow))
         if apart and ratio > 1 and not rest and self.symbols.extent[narrow] >= LEAST_SHARED:
-            before = self.symbols.copy()
+            state = self.symbols.state
             self.symbols.split(wide, self.symbols.extent[narrow])
             _, inner = self.symbols.atoms((wide,))
-            self._share(inner, narrow)
-            if self.symbols.find(inner) != self.symbols.find(narrow):
-                self.symbols = before
+            self.symbols.refine((inner,), (narrow,), join=True)
+            self._holds(state)
 
     def _folded(self, copy: Copy) -> Dim:
         """The symbols along which the operator of a copy folds its operand."""
@@ -252,19 +270,24 @@ class Dims:
             case _:
                 return ()
 
-    def _atoms(self) -> Iterator[Dim]:
-        """The atoms of every tensor."""
-        known = {symbol: self.symbols.atoms((symbol,)) for symbol in {*chain.from_iterable(self._tensors)}}
-        return (tuple(chain.from_iterable(map(known.__getitem__, symbols))) for symbols in self._tensors)
-
-    def _distinct(self) -> bool:
-        return all(len(axes) == len({*axes}) for axes in self._atoms())
+    def _holds(self, state: State) -> bool:
+        """Whether no tensor has an axis twice by what changed since; undone where one has."""
+        changed = {*self.symbols.changed[state[0] :]}
+        found: dict[Dim, Dim] = {}
+        for symbols, axes in self._axes.items():
+            if not changed.isdisjoint(axes):
+                found[symbols] = atoms = self.symbols.atoms(symbols)
+                if len(atoms) != len({*atoms}):
+                    self.symbols.undo(state)
+                    return False
+        self._axes.update(found)
+        return True
 
     def _merged(self, first: int, second: int) -> bool:
-        before = self.symbols.copy()
-        if self._unify_trees(first, second) and self._distinct():
-            return True
-        self.symbols = before
+        state = self.symbols.state
+        if self._unify_trees(first, second):
+            return self._holds(state)
+        self.symbols.undo(state)
         return False
 
     def _unify_trees(self, first: int, second: int) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import random
 from fractions import Fraction
 
 import numpy as np
@@ -14,6 +16,7 @@ from mirage_nb.interp import reference
 from mirage_nb.ir import KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs, TransposeAttrs
 from mirage_nb.search import EFFORTS, Prepared, configurations, prepare
 from mirage_nb.search.axes import over_axes as said_over_axes
+from mirage_nb.search.dims import Symbols
 from mirage_nb.search.sizes.instantiate import small_program
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, moe, qknorm, rmsnorm
 
@@ -244,3 +247,24 @@ def test_a_wide_product_shares_the_columns_of_a_narrow_one() -> None:
         np.testing.assert_allclose(found, wanted)
     square = Builder.over(X=(64, 6), A=(6, 128))
     assert [axis.extent for axis in prepare(square.done(square.matmul(0, 1))).axes] == [64, 6, 128]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_symbols_come_back_to_a_state(seed: int) -> None:
+    """Splitting and joining them again and again ends where it began, and says which atoms changed."""
+    rng, symbols = random.Random(seed), Symbols()
+    for _ in range(12):
+        symbols.fresh(rng.choice([2, 3, 4, 6, 12, 24]))
+
+    def tried(times: int) -> Symbols:
+        for _ in range(times):
+            symbols.refine(*([rng.randrange(12)] for _ in "ab"), join=rng.random() < 0.7)
+        return copy.deepcopy(symbols)
+
+    known, state = tried(6), symbols.state
+    before = [symbols.atoms([symbol]) for symbol in range(12)]
+    tried(6)
+    changed = {*symbols.changed[state[0] :]}
+    assert all(symbols.atoms([s]) == before[s] for s in range(12) if changed.isdisjoint(before[s]))
+    symbols.undo(state)
+    assert symbols == known
