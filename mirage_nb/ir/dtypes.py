@@ -11,7 +11,13 @@ import math
 from dataclasses import dataclass
 
 
-class DType(enum.Enum):
+class Word(enum.Enum):
+    """One of a few. Members are one of a kind; an enum hashes their names, in Python, again and again."""
+
+    __hash__ = object.__hash__
+
+
+class DType(Word):
     """Element type; the value is the short name used in programs and files."""
 
     F16 = "f16"
@@ -44,7 +50,7 @@ DTYPE_NAMES: dict[str, DType] = {
 }  # fmt: skip
 
 
-class MemSpace(enum.Enum):
+class MemSpace(Word):
     """Where a tensor lives."""
 
     DEVICE = "device"

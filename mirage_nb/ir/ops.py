@@ -8,19 +8,18 @@ reductions keep the reduced dimension with extent 1.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_nb.errors import ShapeError
-from mirage_nb.ir.dtypes import DType
+from mirage_nb.ir.dtypes import DType, Word
 
 Shape = tuple[int, ...]
 
 
-class Level(enum.Enum):
+class Level(Word):
     """The three levels of the compute hierarchy."""
 
     KERNEL = "kernel"
@@ -28,10 +27,9 @@ class Level(enum.Enum):
     THREAD = "thread"
 
 
-class OpKind(enum.Enum):
+class OpKind(Word):
     """Every operator; the value is its name in muGraph text."""
 
-    __hash__ = object.__hash__  # members are one of a kind; an enum hashes their names, in Python, again and again
     IN_ITER = "InIter"
     OUT_SAVER = "OutSaver"
     ACCUM = "Accum"
@@ -77,7 +75,7 @@ KINDS = {kind.value: kind for kind in OpKind}
 """The operators by their names in text and JSON."""
 
 
-class Trait(enum.Enum):
+class Trait(Word):
     """What the passes may assume of an operator."""
 
     ELEMENTWISE = "elementwise"
@@ -96,7 +94,7 @@ class Trait(enum.Enum):
     """Belongs to the structure of a graph, not to the algebra."""
 
 
-class AccumKind(enum.Enum):
+class AccumKind(Word):
     """How a for-loop accumulator folds its iterations."""
 
     __hash__ = object.__hash__  # as in `OpKind`

@@ -7,15 +7,16 @@ read is computed before.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Sequence
 from typing import Protocol, TypeVar
+
+from mirage_nb.ir.dtypes import Word
 
 Reads = Sequence[Sequence[int]]
 """Per operator, the operators that it reads, each before it."""
 
 
-class Phase(enum.Enum):
+class Phase(Word):
     """When a step runs: once before the loop, in every iteration, or after the loop."""
 
     BEFORE = 0

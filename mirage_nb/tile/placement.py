@@ -7,18 +7,18 @@ computed in the reader's registers, or was written to shared memory by an earlie
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from mirage_nb.ir import OPS, AccumKind, DType, OpKind, Trait
+from mirage_nb.ir.dtypes import Word
 from mirage_nb.ir.graph import reached
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.shared import Use
 from mirage_nb.tile.sketch import MATMULS, REDUCTIONS, Node, Sketch
 
 
-class Place(enum.Enum):
+class Place(Word):
     """Where readers find a value."""
 
     LITERAL = "literal"
@@ -37,7 +37,7 @@ class Place(enum.Enum):
     """Never read as a whole: folded into an accumulator or written straight to device memory."""
 
 
-class StepKind(enum.Enum):
+class StepKind(Word):
     """What the threads of a block do together between two barriers."""
 
     LOAD = "load"

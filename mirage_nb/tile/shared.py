@@ -7,7 +7,6 @@ tensor begins on a line of all banks.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_nb.ir import DType
+from mirage_nb.ir.dtypes import Word
 
 LINE_BYTES = 128
 """All banks of shared memory once."""
@@ -35,7 +35,7 @@ FORBIDDEN = np.inf
 """Cost of a layout that a use cannot work with."""
 
 
-class Use(enum.Enum):
+class Use(Word):
     """A way in which threads of a block touch a shared tensor."""
 
     COPY = "copy"
