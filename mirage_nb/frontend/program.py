@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import io
 import operator
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -178,16 +180,19 @@ def _exported(module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) ->
     table = dict(_decompositions())
     training = wrapped.training
     _set_training(wrapped, False)
+    printed = io.StringIO()  # where PyTorch fails it prints the graph so far
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(printed):
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, about itself
             try:
-                return _decomposed(wrapped, inputs, keywords, table)
+                made = _decomposed(wrapped, inputs, keywords, table)
             except Exception as error:  # noqa: BLE001  # whatever it is, it is told below
                 try:  # export cannot look into all transforms of functions
-                    return _decomposed(_Traced(wrapped, inputs, keywords), inputs, keywords, table)
+                    made = _decomposed(_Traced(wrapped, inputs, keywords), inputs, keywords, table)
                 except Exception:  # noqa: BLE001  # the first one says more
                     raise error from None
+        sys.stderr.write(printed.getvalue())
+        return made
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         first = "which way it goes depends on values, as in `if x.sum() > 0:`" if "data-dependent" in first else first

@@ -282,6 +282,12 @@ def test_what_is_no_program_says_why(function: Callable[..., Any], said: str) ->
         mirage_nb.from_torch(function, (torch.randn(4, 4),))
 
 
+def test_who_is_told_why_sees_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(TraceError):
+        mirage_nb.from_torch(lambda x: x.relu() if x.sum() > 0 else x, (torch.randn(4, 4),))
+    assert "def forward" not in capsys.readouterr().err
+
+
 def test_what_to_do_about_a_function_is_what_the_language_says() -> None:
     told_of = {torch.lgamma: "compute it before", torch.linalg.inv: "leave it outside", torch.bernoulli: "random"}
     for function, said in told_of.items():
