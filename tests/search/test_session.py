@@ -86,6 +86,21 @@ def test_what_needs_no_search_is_screened_first_and_verified_later(monkeypatch: 
     assert not any(op.kind is OpKind.GRAPH for op in own.graph.ops)
 
 
+def test_a_paused_session_verifies_nothing(no_head_start: None, sessions: list[SearchSession]) -> None:
+    asked: list[float] = []
+    sessions.append(session := search(LONG).start())
+    assert until(lambda: processes(session))
+    session._verdicts = iter(lambda: asked.append(time.monotonic()), "never")  # type: ignore[func-returns-value]
+    assert until(lambda: asked)
+    session.pause()
+    time.sleep(0.3)  # the tick that it was in
+    count = len(asked)
+    time.sleep(0.3)
+    assert len(asked) == count
+    session.resume()
+    assert until(lambda: len(asked) > count)
+
+
 @pytest.mark.parametrize("text", [SMALL, LONG])
 def test_the_first_candidate_takes_less_than_a_second(text: str, sessions: list[SearchSession]) -> None:
     """Of one core, of which this process may have little: what others do here says nothing."""

@@ -194,17 +194,9 @@ class SearchSession(Background):
     def again(self, target: Target, checkpoint: Checkpoint | None) -> SearchSession:
         """The same search for another GPU, not started: sizes and estimates are the target's own."""
         return SearchSession(
-            self.program,
-            target,
-            effort=self.effort,
-            budget=self.budget,
-            seconds=self.seconds,
-            name=self.name,
-            executor=self._given,
-            seed=self.seed,
-            checkpoint=checkpoint,
-            switches=self.bounds.switches,
-        )
+            self.program, target, effort=self.effort, budget=self.budget, seconds=self.seconds, name=self.name,
+            executor=self._given, seed=self.seed, checkpoint=checkpoint, switches=self.bounds.switches,
+        )  # fmt: skip
 
     def result(self, timeout: float | None = None) -> Snapshot:
         """Block until the session has ended and return the last snapshot.
@@ -439,7 +431,8 @@ class SearchSession(Background):
             crew.step(TICK_SECONDS, again=stopped_at is None, paused=self._state is State.PAUSED)
             if stopped_at is not None:
                 continue
-            next(self._verdicts, None)
+            if self._state is State.RUNNING:
+                next(self._verdicts, None)
             if self._renew_channel():
                 before |= begun  # where the folder is missed the work is given up
             if self._is_over():
