@@ -65,6 +65,16 @@ SAME = {
             "Y + 0 * X": ("where(X != Y, Y, X)", "where(X == X, Y, X)", "where(X > X, X, Y)"),
             "X * Y": ("X * abs(sign(Y)) * Y", "where(X > Y, X, Y) * where(X > Y, Y, X)"),
             "where(X > 3, abs(Y), relu(X))": ("maximum(where(X > 3, Y, X), where(X > 3, -Y, 0))",),
+            "where(abs(X - Y) <= 2, X, 0)": (
+                "where((X - Y <= 2) & (Y - X <= 2), X, 0)",
+                "where(minimum(X - Y, Y - X) >= -2, X, 0)",
+                "X * ((X > Y + 2) == 0) * (maximum(X, Y - 2) == X)",
+            ),
+            "(X > 0) & (Y > 0)": ("minimum(X, Y) > 0", "(X > 0) * (Y > 0)"),
+            "(X >= 0) | (2 * Y >= 3)": ("maximum(2 * X, 2 * Y - 3) >= 0",),
+            "min(X > 0, axis=1)": ("min(X, axis=1) > 0",),
+            "max(X >= 0, axis=1)": ("max(X, axis=1) >= 0", "1 - min(X < 0, axis=1)"),
+            "sigmoid(X) * (1 - sigmoid(X))": ("exp(-X) / (1 + exp(-X)) ** 2", "sigmoid(X) * sigmoid(-X)"),
             "exp(where(X > 3, Y, X)) * 2": ("where(X > 3, 2 * exp(Y), 2 * exp(X))",),
         }.items()
         for text in texts

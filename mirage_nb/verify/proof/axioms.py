@@ -233,6 +233,15 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("by_cases", "f == a * given(f, a, 1) + (1 + -a) * given(f, a, 0)", Bit("a")),
             axiom("step_known", "step(a) == 1", *_nonnegative("a")),
             axiom("step_below", "step(-a) == 0", *_positive("a")),
+            axiom("step_scale", "step(c * a) == step(a)", *_positive("c")),
+            axiom("step_of_largest", "step(c + d * max(a, b))"
+                  " == step(c + d * a) + step(c + d * b) + -step(c + d * a) * step(c + d * b)", *_nonnegative("d")),
+            axiom("step_of_least", "step(c + -d * max(a, b)) == step(c + -d * a) * step(c + -d * b)",
+                  *_nonnegative("d")),
+            axiom("step_of_maximum", "step(c + d * Max(V, f)) == Max(V, step(c + d * f))", Without("c", "V"),
+                  Without("d", "V"), *_nonnegative("d")),
+            axiom("step_of_minimum", "step(c + -d * Max(V, f)) == -Max(V, -step(c + -d * f))", Without("c", "V"),
+                  Without("d", "V"), *_nonnegative("d")),
             axiom("step_largest", "step(a) * a * r == max(a, 0) * r"),
             axiom("step_least", "step(a + c) * max(-a, c + -d) * r"
                   " == step(a + c) * c * r + -max(-max(-a + -c, -d), 0) * r", *_nonnegative("d")),

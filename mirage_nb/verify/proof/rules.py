@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axioms import has_property
-from mirage_nb.verify.proof.choices import bits, choice, known_step, of_bits, stepped, steps
+from mirage_nb.verify.proof.choices import bits, choice, known_step, of_bits, step_of_largest, stepped, steps
 from mirage_nb.verify.proof.circle import angles, circle
 from mirage_nb.verify.proof.exponentials import (
     exponential,
@@ -128,21 +128,22 @@ def _common(inside: Term) -> tuple[Step, ...] | None:
 
 def next_steps(known: Known, term: Term) -> tuple[Step, ...]:
     """The steps of the first rule that applies."""
-    for rule in RULES.get(term.kind, ()):
-        found = rule(known, term)
-        if found is not None:
-            return found if isinstance(found, tuple) else (found,)
-    return ()
+    return next((found for rule in RULES.get(term.kind, ()) if (found := _several(rule(known, term)))), ())
 
 
 def steps_before(known: Known, term: Term) -> tuple[Step, ...]:
     """The steps that are to be done before the parts of a term are looked at."""
-    found = None
     if term.kind is Kind.SQRT and _squared(term.args[0]):
-        found = _root(known, term)
-    elif term.kind is Kind.MUL and any(f.kind is Kind.INV and f.args[0].kind is Kind.ADD for f in term.args):
-        found = _cancel(known, term)
-    return () if found is None else (found,)
+        return _several(_root(known, term))
+    if term.kind is Kind.INV and _squared(term.args[0]):
+        return _several(_inverse(known, term))
+    if term.kind is Kind.MUL and any(f.kind is Kind.INV and f.args[0].kind is Kind.ADD for f in term.args):
+        return _several(_cancel(known, term))
+    return ()
+
+
+def _several(found: Step | tuple[Step, ...] | None) -> tuple[Step, ...]:
+    return found if isinstance(found, tuple) else () if found is None else (found,)
 
 
 def _squared(term: Term) -> bool:
@@ -271,6 +272,34 @@ def _maximum(known: Known, term: Term) -> Step | None:
     return None
 
 
+def _step_of_multiple(known: Known, term: Term) -> tuple[Step, ...] | None:
+    """A positive numeral in front of what a step is of, or of its first summand, is none."""
+    if term.data != "step" or len(term.args) != 1 or term.args[0].kind is Kind.NUM:
+        return None
+    (inside,) = term.args
+    scale = abs(leading(inside))
+    if scale in (0, 1):
+        return None
+    parts = [mul(num(1 / scale), part) for part in (inside.args if inside.kind is Kind.ADD else (inside,))]
+    apart = taken_out(inside, num(scale), parts) if len(parts) > 1 else ()
+    return (*apart, step("step_scale", a=add(*parts), c=num(scale)))
+
+
+def _step_of_maximum(known: Known, term: Term) -> Step | None:
+    """step of what has a maximum is the largest or smallest of steps."""
+    if term.data != "step" or len(term.args) != 1:
+        return None
+    (inside,) = term.args
+    parts = inside.args if inside.kind is Kind.ADD else (inside,)
+    for place, part in enumerate(parts):
+        number, largest = split(part)
+        if largest.kind is Kind.MAX:
+            indices, (body,) = _apart(largest, inside.free)
+            name = "step_of_maximum" if number.data > 0 else "step_of_minimum"
+            return step(name, V=indices, f=body, c=add(*without(parts, place)), d=num(abs(number.data)))
+    return None
+
+
 def _rescaled(known: Known, term: Term) -> Step | None:
     indices, (inside, top) = opened(term)
     return step("rescaled_sum", V=indices, a=inside, m=top)
@@ -392,5 +421,8 @@ RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.MAX: (_order, _maximum),
     Kind.TOP: (*TOPS, larger, of_bits),
     Kind.RESCALED: (_rescaled,),
-    Kind.FN: (_power, logarithm, angles, _definition, choice, known_step, _property),
-}
+    Kind.FN: (
+        _power, logarithm, angles, _definition, choice, known_step, step_of_largest, _step_of_maximum,
+        _step_of_multiple, _property,
+    ),
+}  # fmt: skip
