@@ -44,7 +44,9 @@ def restore_calls(graph: Any) -> None:
     call."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
         called = getattr(graph.owning_module, node.args[0].target).graph
-        if called.find_nodes(op="get_attr") or any(user.target is not operator.getitem for user in node.users):
+        (output,) = called.find_nodes(op="output")
+        taken = [user.target is operator.getitem and hasattr(output.args[0][user.args[1]], "op") for user in node.users]
+        if called.find_nodes(op="get_attr") or not all(taken):
             continue
         known = dict(zip(called.find_nodes(op="placeholder"), node.args[2:], strict=True))
         with graph.inserting_before(node):
