@@ -412,18 +412,15 @@ def _settled(operation: Operation, operands: Sequence[Array], found: list[Number
     kinds = set(map(type, found))
     if operation is MAXIMUM:
         kinds = set(map(type, itertools.chain(*(x.reshape(-1).tolist() for x in operands))))
-    if kinds == {fmpq}:
-        return found if max(map(fmpq.height_bits, found)) <= LONG_BITS else None
-    if operation is MAXIMUM or not kinds <= {fmpq, arb} or (_WARY.get() and operation in (ADD, SUBTRACT)):
+    known = kinds <= ({fmpq} if operation is MAXIMUM else {fmpq, arb})
+    if not known or (arb in kinds and _WARY.get() and operation in (ADD, SUBTRACT)):
         return None
-    if not all(x.is_finite() if type(x) is arb else x.height_bits() <= LONG_BITS for x in found):
+    balls, rationals = [x for x in found if type(x) is arb], [x for x in found if type(x) is fmpq]
+    if not all(map(arb.is_finite, balls)) or max(map(fmpq.height_bits, rationals), default=0) > LONG_BITS:
         return None
-    if operation in (ADD, SUBTRACT):
+    if operation in (ADD, SUBTRACT) or not any(map(arb.is_zero, balls)):
         return found
-    zeros = [type(x) is arb and x.is_zero() for x in found]
-    if operation is DIVIDE:
-        return None if any(zeros) else found
-    return [ZERO if zero else x for x, zero in zip(found, zeros, strict=True)]
+    return None if operation is DIVIDE else [ZERO if type(x) is arb and x.is_zero() else x for x in found]
 
 
 def folded(operation: Operation, x: Array) -> Array:
