@@ -97,7 +97,6 @@ class Trait(Word):
 class AccumKind(Word):
     """How a for-loop accumulator folds its iterations."""
 
-    __hash__ = object.__hash__  # as in `OpKind`
     SUM = "sum"
     CONCAT = "concat"
     MAX = "max"

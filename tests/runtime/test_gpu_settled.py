@@ -34,6 +34,9 @@ def settled(graph: KernelGraph, *names: str) -> KernelGraph:
     return replace(graph, inputs=tuple(replace(i, settled=i.name in names) for i in graph.inputs))
 
 
+GRAPHS = [*graphs()]
+
+
 def executables(graph: KernelGraph, gpu: Gpu) -> Iterator[tuple[str, Any]]:
     """Every way to emit it that trusts."""
     from mirage_nb.runtime.execution.launch import GpuExecutable
@@ -54,7 +57,7 @@ def gpu() -> Gpu:
     return found
 
 
-@pytest.mark.parametrize(("name", "graph"), graphs(), ids=[name for name, _ in graphs()])
+@pytest.mark.parametrize(("name", "graph"), GRAPHS, ids=[name for name, _ in GRAPHS])
 def test_what_is_not_settled_is_read_when_the_launch_in_front_has_ended(
     gpu: Gpu, name: str, graph: KernelGraph
 ) -> None:
@@ -87,7 +90,7 @@ def test_what_is_not_settled_is_read_when_the_launch_in_front_has_ended(
                 torch.testing.assert_close(made, wanted, rtol=0, atol=0, msg=lambda m, how=how: f"{how}: {m}")
 
 
-@pytest.mark.parametrize(("name", "graph"), graphs(), ids=[name for name, _ in graphs()])
+@pytest.mark.parametrize(("name", "graph"), GRAPHS, ids=[name for name, _ in GRAPHS])
 def test_calls_that_promise_nothing_find_weights_that_were_just_written(
     gpu: Gpu, name: str, graph: KernelGraph
 ) -> None:
