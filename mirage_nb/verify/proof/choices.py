@@ -27,21 +27,6 @@ def known_step(known: Known, term: Term) -> Step | None:
     return step("step_below", a=neg(inside)) if known.holds(Need.POSITIVE, neg(inside)) else None
 
 
-def step_of_largest(known: Known, term: Term) -> Step | None:
-    """step of the larger or smaller of two, which is one of both, or both."""
-    if term.data != "step" or len(term.args) != 1:
-        return None
-    (inside,) = term.args
-    parts = inside.args if inside.kind is Kind.ADD else (inside,)
-    for place, part in enumerate(parts):
-        number, largest = split(part)
-        if largest.kind is Kind.TOP:
-            name = "step_of_largest" if number.data > 0 else "step_of_least"
-            a, b = largest.args[0], top(*largest.args[1:])
-            return step(name, a=a, b=b, c=add(*without(parts, place)), d=num(abs(number.data)))
-    return None
-
-
 def of_bits(known: Known, term: Term) -> Step | None:
     """A function of what has a factor that is 0 or 1: the one or the other. A choice, unless it is taken apart, is one
     of the exponential only."""

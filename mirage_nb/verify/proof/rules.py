@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axioms import has_property
-from mirage_nb.verify.proof.choices import bits, choice, known_step, of_bits, step_of_largest, stepped, steps
+from mirage_nb.verify.proof.choices import bits, choice, known_step, of_bits, stepped, steps
 from mirage_nb.verify.proof.circle import angles, circle
 from mirage_nb.verify.proof.exponentials import (
     exponential,
@@ -272,32 +272,38 @@ def _maximum(known: Known, term: Term) -> Step | None:
     return None
 
 
+def _step_of_largest(known: Known, term: Term) -> Step | None:
+    """step of what has the larger of two in it, or a maximum, is the larger or smaller of steps."""
+    parts = _stepped_parts(term)
+    for place, part in enumerate(parts):
+        number, largest = split(part)
+        c, d, adds = add(*without(parts, place)), num(abs(number.data)), number.data > 0
+        if largest.kind is Kind.TOP:
+            a, b = largest.args[0], top(*largest.args[1:])
+            return step("step_of_largest" if adds else "step_of_least", a=a, b=b, c=c, d=d)
+        if largest.kind is Kind.MAX:
+            indices, (body,) = _apart(largest, term.free)
+            return step("step_of_maximum" if adds else "step_of_minimum", V=indices, f=body, c=c, d=d)
+    return None
+
+
 def _step_of_multiple(known: Known, term: Term) -> tuple[Step, ...] | None:
     """A positive numeral in front of what a step is of, or of its first summand, is none."""
-    if term.data != "step" or len(term.args) != 1 or term.args[0].kind is Kind.NUM:
-        return None
-    (inside,) = term.args
-    scale = abs(leading(inside))
+    given = _stepped_parts(term)
+    scale = abs(leading(term.args[0])) if given else 1
     if scale in (0, 1):
         return None
-    parts = [mul(num(1 / scale), part) for part in (inside.args if inside.kind is Kind.ADD else (inside,))]
-    apart = taken_out(inside, num(scale), parts) if len(parts) > 1 else ()
+    parts = [mul(num(1 / scale), part) for part in given]
+    apart = taken_out(term.args[0], num(scale), parts) if len(parts) > 1 else ()
     return (*apart, step("step_scale", a=add(*parts), c=num(scale)))
 
 
-def _step_of_maximum(known: Known, term: Term) -> Step | None:
-    """step of what has a maximum is the largest or smallest of steps."""
+def _stepped_parts(term: Term) -> tuple[Term, ...]:
+    """The summands of what a step is of."""
     if term.data != "step" or len(term.args) != 1:
-        return None
+        return ()
     (inside,) = term.args
-    parts = inside.args if inside.kind is Kind.ADD else (inside,)
-    for place, part in enumerate(parts):
-        number, largest = split(part)
-        if largest.kind is Kind.MAX:
-            indices, (body,) = _apart(largest, inside.free)
-            name = "step_of_maximum" if number.data > 0 else "step_of_minimum"
-            return step(name, V=indices, f=body, c=add(*without(parts, place)), d=num(abs(number.data)))
-    return None
+    return inside.args if inside.kind is Kind.ADD else (inside,)
 
 
 def _rescaled(known: Known, term: Term) -> Step | None:
@@ -422,7 +428,7 @@ RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.TOP: (*TOPS, larger, of_bits),
     Kind.RESCALED: (_rescaled,),
     Kind.FN: (
-        _power, logarithm, angles, _definition, choice, known_step, step_of_largest, _step_of_maximum,
-        _step_of_multiple, _property,
+        _power, logarithm, angles, _definition, choice, known_step, _step_of_largest, _step_of_multiple,
+        _property,
     ),
 }  # fmt: skip
