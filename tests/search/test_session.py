@@ -93,10 +93,14 @@ def test_a_paused_session_verifies_nothing(no_head_start: None, sessions: list[S
     session._verdicts = iter(lambda: asked.append(time.monotonic()), "never")  # type: ignore[func-returns-value]
     assert until(lambda: asked)
     session.pause()
-    time.sleep(0.3)  # the tick that it was in
+
+    def rests() -> bool:
+        count = len(asked)
+        time.sleep(0.3)
+        return len(asked) == count
+
+    assert until(rests)  # after the tick that it was in
     count = len(asked)
-    time.sleep(0.3)
-    assert len(asked) == count
     session.resume()
     assert until(lambda: len(asked) > count)
 
