@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 
@@ -87,10 +87,15 @@ def test_what_needs_no_search_is_screened_first_and_verified_later(monkeypatch: 
 
 
 def test_a_paused_session_verifies_nothing(no_head_start: None, sessions: list[SearchSession]) -> None:
-    asked: list[float] = []
+    asked: list[None] = []
+
+    def verdicts() -> Iterator[None]:
+        while True:
+            yield asked.append(None)
+
     sessions.append(session := search(LONG).start())
     assert until(lambda: processes(session))
-    session._verdicts = iter(lambda: asked.append(time.monotonic()), "never")  # type: ignore[func-returns-value]
+    session._verdicts = verdicts()
     assert until(lambda: asked)
     session.pause()
 

@@ -428,7 +428,6 @@ RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.TOP: (*TOPS, larger, of_bits),
     Kind.RESCALED: (_rescaled,),
     Kind.FN: (
-        _power, logarithm, angles, _definition, choice, known_step, _step_of_largest, _step_of_multiple,
-        _property,
+        _power, logarithm, angles, _definition, choice, known_step, _step_of_largest, _step_of_multiple, _property,
     ),
 }  # fmt: skip
