@@ -20,15 +20,15 @@ class Options:
     used where they do not fit. bulk: stream the ring with bulk tensor copies from a warp of its own
     (sm_90 and later), where every streamed tile allows it. wide: products of a warp-private body by groups of four
     warps on tiles as the copy engine leaves them (wgmma, sm_90a), where each warp has 16 rows and all keys of them.
-    chained: the first kernel starts while the launch in front of the muGraph still runs, and waits by itself; what is
-    launched behind the muGraph may start while its last kernel runs (sm_90 and later). early: which kernels start while
-    the one of the muGraph in front still runs: "some", those that stream nothing of what it writes; "all", blocks with
-    roles, too, which ask for the rest beforehand; "none", which leaves the card to it. spread: kernels that start
-    early ask for so much shared memory that no multiprocessor takes more of their blocks than its share. specialised:
-    products of many rows by persistent blocks whose warps have roles (`optimize.product_program`, sm_90a); `warps` and
-    `stages` follow from the tiles then. precision: how such blocks multiply f32: "f32" exactly, "tf32" or "3xtf32"
-    (`tile.precision`) where the program's owner allows it. library: 0: a library computes pre-defined operators one by
-    one; n: several at once where it can (`mirage_nb.predefined`), in the n-th of its ways, or the last one that it has.
+    chained: the first kernel starts while the launch in front of the muGraph still runs, and waits by itself (sm_90 and
+    later). early: which kernels start while the one of the muGraph in front still runs: "some", those that stream
+    nothing of what it writes; "all", blocks with roles, too, which ask for the rest beforehand; "none", which leaves
+    the card to it. spread: kernels that start early ask for so much shared memory that no multiprocessor takes more of
+    their blocks than its share. specialised: products of many rows by persistent blocks whose warps have roles
+    (`optimize.product_program`, sm_90a); `warps` and `stages` follow from the tiles then. precision: how such blocks
+    multiply f32: "f32" exactly, "tf32" or "3xtf32" (`tile.precision`) where the program's owner allows it. library: 0:
+    a library computes pre-defined operators one by one; n: several at once where it can (`mirage_nb.predefined`), in
+    the n-th of its ways, or the last one that it has.
     """
 
     warps: int = 8

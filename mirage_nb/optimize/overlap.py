@@ -2,8 +2,9 @@
 
 In: a kernel graph, a target, options. Out: an `Overlap` per operator. Invariant: a kernel that starts early
 touches nothing that an earlier launch writes, and writes nothing at all, before it has waited for that launch's
-end. Every kernel waits, so what has ended in front of one kernel has ended in front of all later ones. In a chain
-the first kernel waits for the launch in front of the muGraph, which may write any of its inputs but settled ones.
+end. Every kernel waits, so what has ended in front of one kernel has ended in front of all later ones. The last one
+lets what is launched behind the muGraph start, if that waits by itself; in a chain the first kernel waits for the
+launch in front of the muGraph, which may write any of its inputs but settled ones.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def overlaps(
     # stream others, too.
     ready = {i for i in behind if i in programs or bulk[i] - own[i]} if options.early == "all" else set()
     starts = {i for i in behind if not own[i] & bulk[i]} | ready
-    ahead = {a for a, b in pairs if b in starts} | (generated.intersection(launched[-1:]) if options.chained else set())
+    # Behind the last one may stand a kernel of another muGraph that reads settled inputs; everybody else waits anyway.
+    ahead = {a for a, b in pairs if b in starts} | generated.intersection(launched[-1:])
     settled = {v for v, known in enumerate(graph.inputs) if known.settled}
     found = []
     for i, op in enumerate(graph.ops):

@@ -176,22 +176,24 @@ def test_a_search_may_compile_with_pytorch_while_a_call_waits_for_it() -> None:
 
 @torch.no_grad()
 def test_a_changed_graph_is_compiled_with_the_settings_of_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    """And what is left of it as it has to be between kernels of ours, whatever a user set."""
+    seen, config = [], torch._inductor.config
 
     def build(gm: Any, examples: Any, **more: Any) -> Any:
-        seen.append(torch._inductor.config.max_autotune)
+        seen.append((config.max_autotune, config.combo_kernels, config.triton.enable_pdl))
         return eager(gm, examples, **more)
 
     monkeypatch.setattr(graphs, "compile_fx_inner", build)
     backend, model, x = Backend(), Block(), torch.randn(4, 32)
     options = {"mode": "max-autotune-no-cudagraphs", "remainder": "inductor", "wait": False}
     compiled = torch.compile(model, backend=backend, options=options)
-    close(compiled(x), model(x))
-    for entry in backend.reports.all().entries:
-        assert entry.kernel is not None
-        entry.kernel.job.wait(60)
-    close(compiled(x), model(x))
-    assert seen == [True, True] and backend.replaced > 0
+    with config.patch({"triton.enable_pdl": True}):
+        close(compiled(x), model(x))
+        for entry in backend.reports.all().entries:
+            assert entry.kernel is not None
+            entry.kernel.job.wait(60)
+        close(compiled(x), model(x))
+    assert seen == [(True, False, True), (True, True, False)] and backend.replaced > 0
     assert not torch._inductor.config.max_autotune
 
 

@@ -101,10 +101,14 @@ class Compiler:
         kernels = [kernel for _, kernel in held]
         return Swapping(gm, kernels, settled, report, partial(self.again, examples, more), plain, self.options.wait)
 
-    def again(self, examples: list[Any], more: dict[str, Any], gm: torch.fx.GraphModule) -> Call:
-        """Compile a changed graph as the first one was: with the same settings, and a context to leave notes in."""
+    def again(
+        self, examples: list[Any], more: dict[str, Any], gm: torch.fx.GraphModule, *, changed: bool = False
+    ) -> Call:
+        """Compile a graph as the first one was, with a context to leave notes in: with the same settings, or if it is
+        changed, those for what is left between kernels."""
         fake = next((one.fake_mode for one in examples if isinstance(one, FakeTensor)), None)  # not a caller's own
-        with compiling(self.options.patches), contextlib.ExitStack() as stack:
+        settings = self.options.between if changed else self.options.patches
+        with compiling(settings), contextlib.ExitStack() as stack:
             if fake is not None:
                 stack.enter_context(V.set_fake_mode(fake))
                 stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(fake)))
@@ -166,7 +170,7 @@ class Swapping:
         original: the graph.
         kernels: those that are looked for.
         settled: what became of its regions and their parts, once that is known.
-        again: compiles a graph.
+        again: compiles a graph, one that is `changed` or as it was.
         plain: the compiled graph as it was; None: it is compiled when it is known what takes the place of regions.
         wait: whether the first call waits until that is known.
     """
@@ -177,7 +181,7 @@ class Swapping:
         kernels: Sequence[Kernel],
         settled: Callable[[], Iterator[Settled]],
         report: GraphReport,
-        again: Callable[[torch.fx.GraphModule], Call],
+        again: Build,
         plain: Call | None,
         wait: bool,
     ) -> None:
@@ -224,7 +228,7 @@ class Swapping:
         if taken:
             try:
                 replace(original, taken)
-                self._run = self._again(original)
+                self._run = self._again(original, changed=True)
             except Exception as error:  # noqa: BLE001  # the code that is there goes on
                 self.report.trouble = _first_line(error)
                 settled = [one._replace(taken=False) for one in settled]

@@ -290,6 +290,7 @@ kernel1(const float* x0, const float* x1, const float* x2, f16* __restrict__ o0)
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;
   const int block_y = (int)blockIdx.y;
+  grid_dependency_launch();
   grid_dependency_wait();
   {
     const int e = thread;

@@ -12,6 +12,7 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map1, const __gr
   f16* const ring2 = reinterpret_cast<f16*>(shared + 65536);  // 4 x f16[256, 32], %2
   float* const t4 = reinterpret_cast<float*>(shared + 0);  // 8 x f16[8, 32], %4
   float* const t6 = reinterpret_cast<float*>(shared + 9216);  // 8 x f16[8, 32], %6
+  grid_dependency_launch();
   MIRAGE_SHARED(uint64_t, full, 4);
   MIRAGE_SHARED(uint64_t, empty, 4);
   if (warp == 8) {

@@ -5,6 +5,7 @@ using namespace mirage;
 extern "C" __global__ void __launch_bounds__(384, 1)
 kernel0(const f16* __restrict__ x2, const f16* x3, f16* __restrict__ o0, const __grid_constant__ TensorMap map_s0, const __grid_constant__ TensorMap map_s1) {
   const int warp = warp_uniform(warp_index()), lane = lane_index();
+  grid_dependency_launch();
   MIRAGE_DYNAMIC_SHARED(shared);
   f16* const s0 = reinterpret_cast<f16*>(shared + 0);  // 4 x 128 x 64
   f16* const s1 = reinterpret_cast<f16*>(shared + 65536);  // 4 x 64 x 256

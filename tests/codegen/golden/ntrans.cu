@@ -6,6 +6,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 kernel0(const f16* __restrict__ x0, const f16* __restrict__ x1, const f16* __restrict__ x2, f16* __restrict__ o0) {
   const int thread = thread_index(), warp = warp_index(), lane = lane_index();
   const int block_x = (int)blockIdx.x;
+  grid_dependency_launch();
   MIRAGE_SHARED(float, scratch, 16);
   const int place = thread;
   Vec<f16, 8> h1[2];  // f16[1, 4096], %1

@@ -13,6 +13,7 @@ kernel0(f16* __restrict__ o0, const __grid_constant__ TensorMap map2, const __gr
   float* const t5 = reinterpret_cast<float*>(shared + 34816);  // f16[16, 1], %5
   f16* const t6 = reinterpret_cast<f16*>(shared + 90112);  // f16[16, 128], %6
   float* const t8 = reinterpret_cast<float*>(shared + 0);  // 8 x f16[16, 64], %8
+  grid_dependency_launch();
   MIRAGE_SHARED(uint64_t, full, 4);
   MIRAGE_SHARED(uint64_t, empty, 4);
   if (warp == 8) {
