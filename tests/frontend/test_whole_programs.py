@@ -78,6 +78,17 @@ def chosen(x: Tensor, given: Tensor, at: Tensor) -> Tensor:
     return torch.where(beside, x[:, :4], -1.0).sum(1, keepdim=True) + x.masked_fill(written, 0)
 
 
+def twice(x: Tensor, at: Tensor, wide: Tensor) -> tuple[Tensor, ...]:
+    """Places are named twice, and what is written there is the same."""
+    held = x.clone()
+    held[at] = 7
+    held[:, at] = x[:, :1]
+    ones = torch.zeros(4, 7).scatter(1, wide, torch.ones_like(wide, dtype=x.dtype))
+    columns = x.scatter(1, wide, x[:, 2:3].expand(4, 3)), x.index_fill(1, at, 2.0)
+    rows = x.index_put((at,), x[0]), x.index_copy(0, at, torch.ones(3, 7)), x.index_put((at, at), x.new_tensor(3.0))
+    return held, ones, *columns, *rows
+
+
 def eight_bits(x: Tensor, w: Tensor) -> Tensor:
     """What is cut to the numbers of a type before it is cast keeps within them."""
     scale = x.abs().amax(-1, keepdim=True) / 127
@@ -108,6 +119,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
                               (t(2, 5), places(4, 2, 5))),
     "bounds": (lambda x, y: torch.searchsorted(x.sort(-1)[0], y, right=True) / 2
                + torch.bucketize(y, torch.tensor([-1.0, 0.0, 0.5])), (t(4, 7), t(4, 3))),
+    "one number written twice": (lambda *given: torch.cat([made.flatten() for made in twice(*given)]),
+                                 (t(4, 7), torch.tensor([1, 3, 1]), torch.tensor([[2, 2, 5], [0, 6, 0]] * 2))),
     "counted twice": (lambda x, i, j: x.index_put((i, j), x[0, :5] * 2, accumulate=True) + 1,
                       (t(4, 7), torch.tensor([0, 1, 1, 3, 1]), torch.tensor([2, -1, 6, 0, 6]))),
     "sorted": (lambda x: x.sort(0, descending=True)[0].cumsum(0), (t(4, 7),)),

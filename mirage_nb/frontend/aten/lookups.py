@@ -2,8 +2,9 @@
 
 In: an `At` and the arguments of a node; an index is a tensor of whole numbers, held in single precision. Out: a term: a
 row is picked by a product with ones at its place. Invariants: places counted from the end are those that PyTorch
-takes them for; what PyTorch leaves open (one place written twice) is any number. These are rows of whole programs
-(`from_torch`) alone: in a model that PyTorch runs, it looks up where a table lies and writes a cache in place.
+takes them for; what PyTorch leaves open (other numbers written into one place) is any number, and one number that is
+written twice is that number. These are rows of whole programs (`from_torch`) alone: in a model that PyTorch runs, it
+looks up where a table lies and writes a cache in place.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from mirage_nb.frontend.aten.borrowed import borrowed
 from mirage_nb.frontend.aten.masks import ROWS as MASKS
 from mirage_nb.frontend.aten.masks import put
 from mirage_nb.frontend.aten.pointwise import ROWS as POINTWISE
-from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, number, padded
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, narrowest, number, padded
 from mirage_nb.ir.ops import DimAttrs, OpKind, broadcast
 from mirage_nb.lang import lowering, masks, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
+from mirage_nb.lang.calls import call
+from mirage_nb.lang.constants import Number
 
 
 def _indexed(at: At, indices: Sequence[Any]) -> dict[int, Value]:
@@ -70,17 +73,33 @@ def _rows(b: Builder, x: Value, axis: int) -> Value:
 
 def _written(b: Builder, value: Value, axis: int, index: Value, rows: Value, *, added: bool = False) -> Term:
     """A tensor with rows (a matrix, in the order of the index) at the places of an axis, or added to what is there."""
-    shape = b.shape(value)
-    flat = views.reshaped(b, index, (math.prod(b.shape(index)),))
-    ones = b.tensor(masks.one_hot(b, _from_start(b, flat, shape[axis]), shape[axis]), "places")
+    ones = _ones(b, index, b.shape(value)[axis])
     narrow = b.tensor(lowering.cast(b.dtype(value))(b, ones), "places")
     turned = b.tensor(views.transpose(b, narrow, (1, 0)), "places")
-    moved = _back(b, b.emit(OpKind.MATMUL, turned, rows), shape, axis)
-    if added:
-        return lowering.add(b, value, moved)
-    there = b.emit(OpKind.MAX, ones, attrs=DimAttrs(0)) if b.shape(ones)[0] > 1 else ones
-    mask = views.reshaped(b, there, tuple(n if d == axis else 1 for d, n in enumerate(shape)))
-    return masks.where(b, mask, moved, value)
+    moved = _back(b, b.emit(OpKind.MATMUL, turned, rows), b.shape(value), axis)
+    return lowering.add(b, value, moved) if added else masks.where(b, _there(b, ones, value, axis), moved, value)
+
+
+def _ones(b: Builder, index: Value, extent: int) -> Value:
+    """A row for every place of an index, of ones there and zeros elsewhere."""
+    flat = views.reshaped(b, index, (math.prod(b.shape(index)),))
+    return b.tensor(masks.one_hot(b, _from_start(b, flat, extent), extent), "places")
+
+
+def _there(b: Builder, ones: Value, value: Value, axis: int) -> Value:
+    """The mask of the places of an axis that some row has a one at."""
+    hit = b.emit(OpKind.MAX, ones, attrs=DimAttrs(0)) if b.shape(ones)[0] > 1 else ones
+    return views.reshaped(b, hit, tuple(n if d == axis else 1 for d, n in enumerate(b.shape(value))))
+
+
+def _alike(at: At, source: Any, axes: range, rank: int) -> masks.Choice | None:
+    """What is written, of extent 1 along these axes of so many, where it is the same at all places; else nothing."""
+    new = at.choice(source)
+    if not isinstance(new, int):
+        return new
+    slim = narrowest(at.b, new)
+    shape = (1,) * (rank - len(at.b.shape(slim))) + at.b.shape(slim)
+    return views.reshaped(at.b, slim, shape) if all(shape[axis] == 1 for axis in axes) else None
 
 
 def _back(b: Builder, rows: Value, shape: Sequence[int], axis: int) -> Value:
@@ -92,9 +111,12 @@ def _back(b: Builder, rows: Value, shape: Sequence[int], axis: int) -> Value:
 
 
 def _index_copy(at: At, x: Any, axis: int, index: Any, source: Any) -> Term:
-    value = at.tensor(x)
-    along = at.axis(value, axis)
-    return _written(at.b, value, along, at.tensor(index), _rows(at.b, at.tensor(source), along))
+    b, value, places = at.b, at.tensor(x), at.tensor(index)
+    along, rank = at.axis(value, axis), len(at.shape)
+    same = _alike(at, source, range(along, along + 1), rank) if math.prod(b.shape(places)) > 1 else None
+    if same is not None:
+        return masks.where(b, _there(b, _ones(b, places, at.shape[along]), value, along), same, value)
+    return _written(b, value, along, places, _rows(b, at.tensor(source), along))
 
 
 def _index_put(at: At, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Result:
@@ -108,6 +130,13 @@ def _index_put(at: At, x: Any, indices: Sequence[Any], values: Any, accumulate: 
     index = masks.place_of(b, [b.tensor(views.expand(b, place, common), "an index") for place in places], lead)
     flat = views.reshaped(b, value, (*shape[:axis], extent, *shape[behind:]))
     wanted = (*shape[:axis], *common, *shape[behind:])
+    same = None if accumulate else _alike(at, values, range(axis, axis + count), len(wanted))
+    if same is not None and math.prod(common) > 1:
+        if isinstance(same, int):
+            held = b.shape(same)
+            same = views.reshaped(b, same, (*held[:axis], 1, *held[axis + count :]))
+        chosen = masks.where(b, _there(b, _ones(b, index, extent), flat, axis), same, flat)
+        return views.turned_back(b, views.reshaped(b, b.tensor(chosen, "places"), shape), order)
     new = b.tensor(views.expand(b, at.tensor(values), wanted), "values")
     turned = (*range(axis, axis + count), *range(axis), *range(axis + count, len(wanted)))
     rows = views.reshaped(b, b.tensor(views.transpose(b, new, turned), "values"),
@@ -178,7 +207,12 @@ def _shifted(at: At, x: Any, y: int) -> Term:
 
 
 def _scatter(at: At, x: Any, axis: int, index: Any, source: Any) -> Term:
-    """Of what is written twice into one place PyTorch keeps any."""
+    """Of other numbers that are written into one place PyTorch keeps any."""
+    along, rank = axis % len(at.shape), len(at.shape)
+    same = _alike(at, source, range(along, along + 1), rank)
+    if same is not None and at.b.shape(at.tensor(index))[along] > 1:
+        made = call(at.b, "scatter", at.tensor(x), Number.of(along), at.tensor(index), same)
+        return at.b.tensor_of(made, "scatter")
     return borrowed("scatter_reduce")(at, x, axis, index, source, "sum", include_self=False)
 
 
