@@ -49,6 +49,7 @@ from mirage_nb.tile.program import (
     Skip,
     Statement,
     Store,
+    Table,
     Turn,
     Walk,
     Yield,
@@ -190,6 +191,8 @@ class ProgramText:
                 continue
             count = min(loop.count, max(self.products.ring_of(s.target).stages for s in still))
             with self._walk(walk):
+                for table in (s for s in walk.body if isinstance(s, Table)):
+                    self._table(table)
                 with self.out.block(f"for (int {loop.counter} = 0; {loop.counter} < {count}; ++{loop.counter})"):
                     for copy in still:
                         self._copy(copy, ahead=True)
@@ -374,8 +377,10 @@ class ProgramText:
                 self._advance(self.program.pipeline(name))
                 self.held[name] = self.held.get(name, 0) + 1
             case Skip(axis, first, reach):
-                within = "" if reach is None else f", {reach} elements in front of it count"
+                within = "" if reach is None else f", {c_index(reach)} elements in front of it count"
                 out.line(f"// {axis} ends at {c_index(first)}{within}")
+            case Table():
+                self._table(statement)
             case Turn():
                 out.line(f"barrier_sync({TURN} + {PART}, {2 * GROUP * LANES});")
             case Yield():
@@ -383,6 +388,11 @@ class ProgramText:
                 out.line(f"barrier_arrive({TURN} + ({PART} + 1) % {parts}, {2 * GROUP * LANES});")
             case _:
                 raise AssertionError(statement)
+
+    def _table(self, table: Table) -> None:
+        numbers = ", ".join(map(str, table.numbers))
+        self.out.line(f"static constexpr int {table.counter}_at[] = {{{numbers}}};")
+        self.out.line(f"const int {table.counter} = {table.counter}_at[{table.of}];")
 
     def _copy(self, copy: Copy, *, ahead: bool = False) -> None:
         write_copy(self.out, self.program, copy, self.products.ring_of(copy.target).name, ahead=ahead)

@@ -11,17 +11,18 @@ planned is a function of its arguments, and `tile.validate` finds nothing in it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from mirage_nb.ir import OPS, AccumAttrs, AccumKind, ConstAttrs, DType, InIterAttrs, OpKind, Trait
 from mirage_nb.ir.graph import reached
+from mirage_nb.optimize.attention_keys import Keys, keys_of
 from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.optimize.product_program import Given
 from mirage_nb.targets import Target
 from mirage_nb.tile.attention import KEYS, AttentionBlock, counters_of, matrix_axes
 from mirage_nb.tile.instructions import Place, wgmma
-from mirage_nb.tile.mask import Span, masks_of, places_of, span_needed
+from mirage_nb.tile.mask import masks_of, places_of, span_needed
 from mirage_nb.tile.products import COLUMNS, ROWS, Operand, broadcast_axes, distinct, reshaped
 from mirage_nb.tile.program import (
     GROUP,
@@ -33,7 +34,6 @@ from mirage_nb.tile.program import (
     Count,
     Index,
     Layout,
-    Loop,
     Map,
     Number,
     Pipeline,
@@ -43,7 +43,6 @@ from mirage_nb.tile.program import (
     Release,
     Role,
     Set,
-    Skip,
     Statement,
     Store,
     Tile,
@@ -58,10 +57,6 @@ from mirage_nb.tile.shared import CHUNK_BYTES
 
 QUERY_RING, KEY_RING, VALUE_RING = "rq", "rk", "rv"
 SCORES, WEIGHTS, RESULT, TOP = "s", "p", "o", "top"
-FIRST = "h"
-"""The counter of the last iterations, where a window begins."""
-MASKED = "i"
-"""The counter of iterations whose scores are masked."""
 NEAR_BYTES = 30_000_000
 """Keys and values that stay in L2 while the rows of several heads go by side by side."""
 LOWEST = -(Fraction(2) ** 126)
@@ -106,14 +101,14 @@ def _boxed(made: AttentionBlock, operand: Operand) -> bool:
 @dataclass(slots=True)
 class _Planner(OnGrid):
     """Writes one program. known: the names of nodes that were computed, as long as what they are computed from holds.
-    span: the keys that rows need; masks: the nodes that choose scores. row: where a group's rows begin."""
+    keys: the tiles of keys that rows need; masks: the nodes that choose scores. row: where a group's rows begin."""
 
     made: AttentionBlock
     target: Target
     given: Given
     known: dict[int, str] = field(default_factory=dict)
     names: int = 0
-    span: Span = field(init=False)
+    keys: Keys = field(init=False)
     row: Index = field(init=False)
     masks: tuple[int, ...] = field(init=False)
     key: Index = field(default_factory=Index)
@@ -123,7 +118,7 @@ class _Planner(OnGrid):
         self.masks = masks_of(self.made)
         rows = self.block.grid[self.counters.index(ROWS)] if ROWS in self.counters else 1
         tiles = (rows, self.made.rows), (self.block.loop, self.made.step)
-        self.span = span_needed(self.made, self._numbers, *tiles)
+        self.keys = keys_of(span_needed(self.made, self._numbers, *tiles), rows)
         self.row = counted(PART, HEIGHT) if TEAMS[self.made.rows].parts > 1 else Index()
 
     def program(self) -> Program:
@@ -148,22 +143,15 @@ class _Planner(OnGrid):
         order = sorted(extents, key=lambda name: (name == COLUMNS, name == ROWS))
         points = math.prod(extents.values())
         group = 1
-        if self.span.slope and len(order) > 1:
+        if self.keys.uneven and len(order) > 1:
             read = self.made.step * self.block.loop * (self.made.depth + self.made.columns) * self.made.dtype.size
             group = max(1, min(extents[order[-2]], NEAR_BYTES // read))
         walk = Walk(tuple((name, extents[name]) for name in order), group, ())
-        return walk, points if self.span.slope else min(points, self.target.multiprocessors)
-
-    def _tiles_of_keys(self) -> Index:
-        """How many this point needs."""
-        if not self.span.slope:
-            return Index((), self.span.base)
-        last = self.block.grid[self.counters.index(ROWS)] - 1
-        return Index(((ROWS, -self.span.slope),), self.span.slope * last + self.span.base)
+        return walk, points if self.keys.uneven else min(points, self.target.multiprocessors)
 
     def _key(self, done: Index) -> Index:
         """Where the keys of an iteration begin: the last ones come first."""
-        return (self._tiles_of_keys() + Index((), -1) + done * -1) * self.made.step
+        return (self.keys.end + Index((), -1) + done * -1) * self.made.step
 
     # -- tiles
 
@@ -196,7 +184,7 @@ class _Planner(OnGrid):
     def _counter(self, g: int) -> Index:
         """That of rows runs from the last ones where these need more keys."""
         name = self.counters[g]
-        turned = name == ROWS and self.span.slope
+        turned = name == ROWS and self.keys.turned
         return Index(((name, -1),), self.block.grid[g] - 1) if turned else counted(name)
 
     # -- roles
@@ -208,13 +196,8 @@ class _Planner(OnGrid):
             Acquire(KEY_RING), self._copy("k", made.keys, step),
             Acquire(VALUE_RING), self._copy("v", made.values, step),
         )  # fmt: skip
-        return Acquire(QUERY_RING), self._copy("q", made.queries, Index()), self._loop(KEYS, body, 0)
-
-    def _loop(self, counter: str, body: tuple[Statement, ...], done: int, left: int = 0) -> Loop:
-        """Over all tiles of keys but those that are done, and those that are left of as many as there are at most."""
-        count, most = self._tiles_of_keys(), self.span.most
-        most = None if most is None else most - done - left
-        return Loop(counter, count.const - done, body, Index(count.terms), most)
+        load = replace(self.keys.load, body=body)
+        return *self.keys.tables, Acquire(QUERY_RING), self._copy("q", made.queries, Index()), load
 
     def _copy(self, name: str, operand: Operand, step: Index) -> Copy:
         shape = self.block.tile_shape(operand.attrs)
@@ -224,15 +207,12 @@ class _Planner(OnGrid):
 
     def _computing(self, parts: int) -> tuple[Statement, ...]:
         """What a group of four warps does at a point."""
-        made, span, masked = self.made, self.span, max(1, self.span.masked)
+        made, keys = self.made, self.keys
         turn: tuple[Statement, ...] = (Turn(),) if parts > 1 else ()
         over: tuple[Statement, ...] = (Yield(),) if parts > 1 else ()
         scored = (Clear(SCORES), Product(wgmma(made.step, made.dtype).name, SCORES, "q", "k", self.row))
         added = Product(wgmma(made.columns, made.dtype).name, RESULT, WEIGHTS, "v")
         start = (Clear(RESULT), *(Clear(_total(place)) for place in made.sums), *self._lowest())
-        reach = None if span.most is None else span.most * made.step
-        cut = span.slope or reach is not None
-        ends = (Skip(KEYS, self._tiles_of_keys() * made.step, reach),) if cut else ()
 
         def iteration(done: Index, *, chosen: bool) -> tuple[Statement, ...]:
             before, behind = self._softmax(self._key(done), rescaled=True, chosen=chosen)
@@ -241,19 +221,14 @@ class _Planner(OnGrid):
                 Release(KEY_RING), *before, Release(VALUE_RING), *behind,
             )  # fmt: skip
 
-        first = self._softmax(self._key(Index()), rescaled=False, chosen=span.masked > 0)
-        loops: list[Statement] = []
-        if masked > 1:
-            loops.append(Loop(MASKED, masked - 1, iteration(counted(MASKED) + Index((), 1), chosen=True)))
-        rest = self._loop(KEYS, iteration(counted(KEYS) + Index((), masked), chosen=False), masked, span.first)
-        if (rest.more.terms or rest.count) and rest.most != 0:
-            loops.append(rest)
-        if span.most is not None and span.first:
-            done = span.most - span.first
-            loops.append(self._loop(FIRST, iteration(counted(FIRST) + Index((), done), chosen=True), done))
+        first = self._softmax(self._key(Index()), rescaled=False, chosen=keys.chosen)
+        loops = [
+            replace(s.loop, body=iteration(counted(s.loop.counter) + s.done, chosen=s.chosen)) for s in keys.sections
+        ]
         return (
-            *ends, *start, Await(QUERY_RING), Await(KEY_RING), *turn, *scored, *over, Release(KEY_RING), *first[0],
-            *first[1], *loops, Release(QUERY_RING), Await(VALUE_RING), added, Release(VALUE_RING), *self._epilogue(),
+            *keys.tables, *keys.skipped(made.step), *start, Await(QUERY_RING), Await(KEY_RING), *turn, *scored, *over,
+            Release(KEY_RING), *first[0], *first[1], *loops, Release(QUERY_RING), Await(VALUE_RING), added,
+            Release(VALUE_RING), *self._epilogue(),
         )  # fmt: skip
 
     def _lowest(self) -> list[Statement]:

@@ -41,6 +41,7 @@ from mirage_nb.tile.program import (
     Skip,
     Statement,
     Store,
+    Table,
     Turn,
     Walk,
     Yield,
@@ -83,6 +84,7 @@ def follow(program: Program) -> tuple[str, ...]:
     walks = [s for _, code in program.code for s in code if isinstance(s, Walk)]
     loops = [s for s in program.every if isinstance(s, Loop)]
     deciding = {name for loop in loops for name, _ in loop.more.terms}
+    deciding |= {s.of for s in program.every if isinstance(s, Table)}
     ranges = [[(name, n) for n in range(count)] for name, count in dict(walks[0].counters if walks else ()).items()
               if name in deciding]  # fmt: skip
     for point in itertools.product(*ranges):  # what decides how often loops run is not left open
@@ -164,8 +166,9 @@ class _Role:
                     self.places.counters |= dict(counters)
                     yield from self._body(body)
                 case Loop(counter, body=body):
-                    known, times = set(self.values), statement.times(self.places.index(statement.more).const)
-                    if times < 0:
+                    known, more = set(self.values), self.places.index(statement.more)
+                    times = statement.times(more.const)
+                    if times < 0 or more.terms:
                         yield f"loop of {times}"
                     yield from self._entered(body)
                     for number in range(times):
@@ -211,8 +214,10 @@ class _Role:
                 yield from self._combine(statement)
             case Turn() | Yield():
                 yield from self._turn(isinstance(statement, Turn))
-            case Skip(axis, start):
-                self.places.summed[axis] = statement.left(self.places.index(start).const)
+            case Skip(axis):
+                self.places.summed[axis] = statement.left(lambda index: self.places.index(index).const)
+            case Table():
+                yield from self._table(statement)
             case Clear(name):
                 yield from self._changed(name, Held())
             case Set(name, value):
@@ -228,6 +233,12 @@ class _Role:
         if self.role.parts < 2 or self.turn is begins:
             yield "turns that nobody waits for, or hands over"
         self.turn = begins
+
+    def _table(self, table: Table) -> Iterator[str]:
+        if len(table.numbers) != self.places.counters.get(table.of, 0) or table.of not in self.places.bound:
+            yield f"{len(table.numbers)} numbers for {table.of}"
+            return
+        self.places.bound[table.counter] = table.numbers[self.places.bound[table.of]]
 
     # -- pipelines
 

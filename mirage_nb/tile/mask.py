@@ -2,10 +2,11 @@
 
 In: an `AttentionBlock`, and what the block graph does not say; of its mask, nodes over numbered places of rows and
 keys, and how long tiles are. Out: the node, the axis of an operand, a `Span`, which says for every tile of rows how
-many tiles of keys it needs, from the first one on, and how many of the last of these are masked at all. The planner
-asks it of one size of tiles, the ranking of many. Invariant: what is left out is wholly masked, and has weights of
-zero, since nothing but the masked scores is raised; what is not evaluated is wholly kept; the bounds of a mask over a
-tile come from the bounds of what it is computed of.
+many tiles of keys it needs, from the first one on, and how many of the last of these are masked at all; or `Ranges`,
+which say it row by row where no line does. The planner asks it of one size of tiles, the ranking of many. Invariant:
+what is left out is wholly masked, and has weights of zero, since nothing but the masked scores is raised; what is not
+evaluated is wholly kept; the bounds of a mask over a tile come from the bounds of what it is computed of, and what is
+not known is any finite number.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.ir import ApplyAttrs, ConstAttrs, InIterAttrs, OpKind, WhereAttrs, formula
+from mirage_nb.ir import ApplyAttrs, ClampAttrs, ConstAttrs, InIterAttrs, OpKind, WhereAttrs, formula
 from mirage_nb.tile.attention import KEYS, AttentionBlock
 from mirage_nb.tile.products import ROWS
 from mirage_nb.tile.written_out import Node, WrittenOut
 
 Array = NDArray[np.float64]
+Truths = NDArray[np.bool_]
 Bounds = tuple[Array, Array]
 """The least and the largest value in every tile of rows and keys."""
 
 
-UNKNOWN: Bounds = np.array(-1.0), np.array(1.0)
-"""Of a mask of which nothing is known."""
+UNKNOWN: Bounds = np.array(-np.inf), np.array(np.inf)
+"""Of what nothing is known about."""
+LISTED = 1024
+"""Tiles of rows at most that are told one by one what they need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,25 @@ class Span:
         return needed if self.most is None else np.minimum(needed, self.most)
 
 
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Tiles of keys that each tile of rows needs: those in front of `ends`, one behind the other. The last `masked` of
+    them are masked, no less than one, the `plain` ones in front of these are not, and the first `far` of all are."""
+
+    ends: tuple[int, ...]
+    masked: tuple[int, ...]
+    plain: tuple[int, ...]
+    far: tuple[int, ...]
+
+    def read(self, rows: int) -> NDArray[np.int64]:
+        """How many tiles of keys each of so many tiles of rows reads."""
+        counts: NDArray[np.int64] = np.array([self.masked, self.plain, self.far]).sum(axis=0)[:rows]
+        return counts
+
+
+Needed = Span | Ranges
+
+
 def _add(x: Bounds, y: Bounds) -> Bounds:
     return x[0] + y[0], x[1] + y[1]
 
@@ -63,8 +86,24 @@ def _subtract(x: Bounds, y: Bounds) -> Bounds:
 
 
 def _multiply(x: Bounds, y: Bounds) -> Bounds:
-    products = [a * b for a in x for b in y]
+    with np.errstate(invalid="ignore"):
+        products = [np.nan_to_num(a * b, nan=0.0, posinf=np.inf, neginf=-np.inf) for a in x for b in y]
     return np.minimum.reduce(products), np.maximum.reduce(products)
+
+
+def _magnitude(x: Bounds) -> Bounds:
+    least = np.maximum(np.maximum(x[0], -x[1]), 0.0)
+    return least, np.maximum(np.abs(x[0]), np.abs(x[1]))
+
+
+def _truth(least: Truths, most: Truths) -> Bounds:
+    """Of what is one where something holds, and zero elsewhere: where it surely does, and where it may."""
+    return np.where(least, 1.0, 0.0), np.where(most, 1.0, 0.0)
+
+
+def _equal(x: Bounds, y: Bounds) -> Bounds:
+    one = (x[0] == x[1]) & (y[0] == y[1]) & (x[0] == y[0])
+    return _truth(one, (x[0] <= y[1]) & (y[0] <= x[1]))
 
 
 def _monotone(function: Callable[..., Array]) -> Callable[..., Bounds]:
@@ -74,19 +113,23 @@ def _monotone(function: Callable[..., Array]) -> Callable[..., Bounds]:
 _SCALARS: Mapping[str, Callable[..., Any]] = {
     "add": _add, "sub": _subtract, "mul": _multiply, "neg": _negate, "floor": _monotone(np.floor),
     "step": _monotone(lambda x: np.where(x >= 0, 1.0, 0.0)), "minimum": _monotone(np.minimum),
-    "maximum": _monotone(np.maximum),
+    "maximum": _monotone(np.maximum), "abs": _magnitude, "square": lambda x: _multiply(_magnitude(x), _magnitude(x)),
+    "sign": _monotone(np.sign),
 }  # fmt: skip
 _OPERATORS: Mapping[OpKind, Callable[..., Bounds]] = {
     OpKind.ADD: _add, OpKind.SUB: _subtract, OpKind.MUL: _multiply, OpKind.MAXIMUM: _monotone(np.maximum),
-    OpKind.RESHAPE: lambda x: x, OpKind.CAST: lambda x: x, OpKind.SQR: lambda x: _multiply(x, x),
+    OpKind.RESHAPE: lambda x: x, OpKind.CAST: lambda x: x, OpKind.SQR: _SCALARS["square"], OpKind.EQUAL: _equal,
+    OpKind.RELU: _monotone(lambda x: np.maximum(x, 0.0)),
+    OpKind.GREATER: lambda x, y: _truth(x[0] > y[1], x[1] > y[0]),
+    OpKind.GREATER_EQUAL: lambda x, y: _truth(x[0] >= y[1], x[1] >= y[0]),
 }  # fmt: skip
 
 
-def bounds_of(written: WrittenOut, node: int, leaf: Callable[[int], Bounds | None]) -> Bounds | None:
-    """The bounds of a node in every tile; None where nothing is known. leaf: those of what is read."""
-    found: dict[int, Bounds | None] = {}
+def bounds_of(written: WrittenOut, node: int, leaf: Callable[[int], Bounds]) -> Bounds:
+    """The bounds of a node in every tile. leaf: those of what is read."""
+    found: dict[int, Bounds] = {}
 
-    def bounds(place: int) -> Bounds | None:
+    def bounds(place: int) -> Bounds:
         if place not in found:
             made = written.nodes[place]
             read = made.kind is OpKind.IN_ITER
@@ -96,21 +139,21 @@ def bounds_of(written: WrittenOut, node: int, leaf: Callable[[int], Bounds | Non
     return bounds(node)
 
 
-def _computed(made: Node, operands: Sequence[Bounds | None]) -> Bounds | None:
+def _computed(made: Node, operands: Sequence[Bounds]) -> Bounds:
     """The bounds of a node, from those of its operands."""
     if isinstance(made.attrs, ConstAttrs):
         return _constant(made.attrs.value)
-    known = [operand for operand in operands if operand is not None]
-    if len(known) < len(operands):
-        return None
     if isinstance(made.attrs, ApplyAttrs):
         try:
-            found: Bounds = formula.fold(formula.read(made.attrs.formula), known[0], _constant, _SCALARS)
+            found: Bounds = formula.fold(formula.read(made.attrs.formula), operands[0], _constant, _SCALARS)
         except KeyError:  # a primitive of which nothing is known
-            return None
+            return UNKNOWN
         return found
+    if isinstance(made.attrs, ClampAttrs):
+        low, high = (None if end is None else float(end) for end in (made.attrs.low, made.attrs.high))
+        return _monotone(lambda x: np.clip(x, low, high))(*operands)
     rule = _OPERATORS.get(made.kind)
-    return rule(*known) if rule is not None else None
+    return rule(*operands) if rule is not None else UNKNOWN
 
 
 def _constant(value: Fraction) -> Bounds:
@@ -124,23 +167,41 @@ def places(tiles: int, length: int, *, rows: bool) -> Bounds:
     return first, first + length - 1
 
 
-def span_of(bounds: Bounds, rows: int, keys: int) -> Span:
-    """What a mask over tiles of rows and keys needs: all of it where that is not known, or follows no line."""
-    whole = Span(0, keys, keys)
+def span_of(bounds: Bounds, rows: int, keys: int) -> Needed:
+    """What a mask over tiles of rows and keys needs: all of it where that is not known, or some rows need nothing."""
     low, high = (np.broadcast_to(side, (rows, keys)) for side in bounds)
     needed, masked = ~((low == 0) & (high == 0)), ~((low > 0) | (high < 0))
+    if not needed.any(axis=1).all():
+        return Span(0, keys, keys)
     ends = keys - np.argmax(needed[:, ::-1], axis=1)
+    counts = ends - np.argmax(needed, axis=1)
     slope = int(ends[1] - ends[0]) if rows > 1 else 0
-    if not needed.any(axis=1).all() or slope < 0 or (ends != ends[0] + slope * np.arange(rows)).any():
-        return whole
-    reach = int((ends - np.argmax(needed, axis=1)).max())
+    if slope < 0 or (ends != ends[0] + slope * np.arange(rows)).any():
+        return _ranges(masked, ends, counts)
+    reach = int(counts.max())
     back = ends[:, None] - 1 - np.arange(reach)  # the tiles of every row, the last one in front
     asked = (np.take_along_axis(masked, np.maximum(back, 0), axis=1) & (back >= 0)).any(axis=0)
     last, least = int(np.argmin([*asked, False])), int(ends.min())
     if reach == ends.max() and last <= least and not asked[last:].any():
-        return Span(slope, int(ends[0]), last)
-    last = min(last, least)
-    return Span(slope, int(ends[0]), last, reach, reach - last - int(np.argmax([*asked[last:], True])))
+        line = Span(slope, int(ends[0]), last)
+    else:
+        last = min(last, least)
+        line = Span(slope, int(ends[0]), last, reach, reach - last - int(np.argmax([*asked[last:], True])))
+    return line if line.read(rows).sum() == counts.sum() else _ranges(masked, ends, counts)
+
+
+def _ranges(masked: Truths, ends: NDArray[np.int64], counts: NDArray[np.int64]) -> Needed:
+    """The tiles that each tile of rows needs by itself; all of them where there are too many to tell."""
+    rows, keys = masked.shape
+    if rows > LISTED:
+        return Span(0, keys, keys)
+    parts = []
+    for asked, end, count in zip(masked, ends.tolist(), counts.tolist(), strict=True):
+        back = asked[end - count : end][::-1]
+        last = max(1, int(np.argmin([*back, False])))
+        plain = int(np.argmax([*back[last:], True]))
+        parts.append((end, last, plain, count - last - plain))
+    return Ranges(*zip(*parts, strict=True))
 
 
 def places_of(made: AttentionBlock, numbered: Collection[int], counters: Sequence[str], attrs: InIterAttrs) -> str:
@@ -177,7 +238,7 @@ def masks_of(made: AttentionBlock) -> tuple[int, ...]:
 
 def span_needed(
     made: AttentionBlock, axis_of: Callable[[InIterAttrs], str], rows: tuple[int, int], keys: tuple[int, int]
-) -> Span:
+) -> Needed:
     """The keys that rows need. axis_of: the axis whose places an operand numbers; rows, keys: how many tiles there are
     of each, and how long they are."""
     masks = masks_of(made)
@@ -185,10 +246,10 @@ def span_needed(
         return Span(0, keys[0], 0)
     numbers = {ROWS: places(*rows, rows=True), KEYS: places(*keys, rows=False)}
 
-    def leaf(node: int) -> Bounds | None:
+    def leaf(node: int) -> Bounds:
         attrs = made.written.nodes[node].attrs
         assert isinstance(attrs, InIterAttrs)
-        return numbers.get(axis_of(attrs))
+        return numbers.get(axis_of(attrs), UNKNOWN)
 
     every = (bounds_of(made.written, made.written.nodes[mask].inputs[0], leaf) for mask in masks)
-    return span_of(reduce(_multiply, (UNKNOWN if one is None else one for one in every)), rows[0], keys[0])
+    return span_of(reduce(_multiply, every), rows[0], keys[0])

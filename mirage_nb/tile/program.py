@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias, TypeVar
@@ -170,6 +170,16 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """From here on at this point of the walk there is another counter: what stands in `numbers` where `of`, a counter
+    of the walk, is now."""
+
+    counter: str
+    of: str
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Acquire:
     """Wait until the next stage is empty; announce the bytes that will land there."""
 
@@ -263,11 +273,12 @@ class Skip:
 
     axis: str
     start: Index
-    reach: int | None = None
+    reach: Index | None = None
 
-    def left(self, start: int) -> range:
-        """What adds something, where that is what lies there."""
-        return range(0 if self.reach is None else max(start - self.reach, 0), start)
+    def left(self, at: Callable[[Index], int]) -> range:
+        """What adds something. at: what indices are at this point."""
+        start = at(self.start)
+        return range(0 if self.reach is None else max(start - at(self.reach), 0), start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +340,7 @@ class Store:
 
 Statement: TypeAlias = (
     Walk | Loop | Acquire | Copy | Await | Product | Release | Clear | Number | Read | Count | Map | Reduce | Set
-    | Store | Skip | Turn | Yield | Combine
+    | Store | Skip | Turn | Yield | Combine | Table
 )  # fmt: skip
 S = TypeVar("S")
 

@@ -50,6 +50,7 @@ from mirage_nb.tile.program import (
     Skip,
     Statement,
     Store,
+    Table,
     Tile,
     Turn,
     Walk,
@@ -276,6 +277,8 @@ class _Block(Generic[T]):
                 thread.sums[result] = (self._operand(thread, value),)
             case Count(name, axis, at):
                 thread.values[name] = self._count(axis, self._at(at, thread))
+            case Table(counter, of, numbers):
+                thread.counters[counter] = numbers[thread.counters[of]]
             case Turn() | Yield() | Skip():
                 pass  # blocks run one role after the other as far as each can go: turns change nothing
             case Store():

@@ -28,6 +28,7 @@ from mirage_nb.tile.program import (
     Set,
     Statement,
     Store,
+    Table,
     Walk,
     flat,
 )
@@ -94,9 +95,15 @@ def _used(statement: Statement) -> tuple[str, ...]:
             return ()
 
 
-def _bodies(role: str, statements: tuple[Statement, ...], running: set[str]) -> Iterator[str]:
-    """Loops whose counters run already, and those that hand back other stages than they await."""
+def _bodies(role: str, statements: tuple[Statement, ...], running: set[str], *, walked: bool = False) -> Iterator[str]:
+    """Loops whose counters run already, and those that hand back other stages than they await; walked: they stand in
+    the body of a walk."""
     for statement in statements:
+        if isinstance(statement, Table):
+            if statement.counter in running | SAID or not walked:
+                yield f"{role}: a table for {statement.counter}, which is a counter already, or not at a point"
+            running = running | {statement.counter}
+            continue
         if isinstance(statement, Walk):
             names = {name for name, _ in statement.counters}
         elif isinstance(statement, Loop):
@@ -113,4 +120,4 @@ def _bodies(role: str, statements: tuple[Statement, ...], running: set[str]) -> 
             continue
         if names & running:
             yield f"{role}: counters {sorted(names)} run already"
-        yield from _bodies(role, statement.body, running | names)
+        yield from _bodies(role, statement.body, running | names, walked=isinstance(statement, Walk))

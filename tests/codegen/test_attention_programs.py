@@ -46,10 +46,10 @@ def chained(
 
 def masked(
     rows: int = 64, keys: int = 64, d: int = 64, *, tiles: int = 3, heads: int = 1, window: int = 0,
-    nested: bool = False, dtype: DType = DType.F16,
+    nested: bool = False, dtype: DType = DType.F16, sides: str = "causal",
 ) -> KernelGraph:  # fmt: skip
     """Causal attention, by places of rows and keys; of the last `window` keys only, if given: one mask, or two that are
-    nested."""
+    nested. sides: "both", of `window` keys before and behind; "prefix", of the first `window` keys, too."""
     t = keys * tiles
     shape = tensor((heads, t, d), dtype)
     graph = KernelGraph.start(*(Input(name, shape) for name in "QKV"))
@@ -60,7 +60,12 @@ def masked(
     scores = b.op(OpKind.MUL, b.op(OpKind.MATMUL, q, b.transpose(k, 0, 2, 1)), b.const(Fraction(1, 8)))
     apart = b.op(OpKind.SUB, row, key)
     mask = b.op(OpKind.APPLY, apart, attrs=ApplyAttrs("compared", "step(x)"))
-    if window:
+    if sides == "both":
+        far = b.op(OpKind.APPLY, apart, attrs=ApplyAttrs("abs", "abs(x)"))
+        mask = b.op(OpKind.GREATER_EQUAL, b.const(Fraction(window)), far)
+    elif sides == "prefix":
+        mask = b.op(OpKind.MAXIMUM, mask, b.op(OpKind.GREATER, b.const(Fraction(window)), key))
+    elif window:
         within = b.op(OpKind.SUB, b.const(Fraction(window)), apart)
         inner = b.op(OpKind.APPLY, within, attrs=ApplyAttrs("compared", "1 - step(-x)"))
         if nested:
@@ -98,6 +103,9 @@ NAMED: dict[str, KernelGraph] = {
     "causal, 128 x 64, the last 70 keys": masked(128, 64, tiles=4, heads=2, window=70, dtype=DType.BF16),
     "causal, 64 x 64, the last 70 keys by two masks": masked(tiles=5, window=70, nested=True),
     "causal, 64 x 64, the last 200 keys": masked(tiles=7, window=200, nested=True, dtype=DType.BF16),
+    "70 keys on both sides": masked(tiles=6, window=70, sides="both"),
+    "128 x 64, 130 keys on both sides": masked(128, tiles=10, window=130, sides="both", dtype=DType.BF16),
+    "a prefix of 70 keys, then causal": masked(tiles=4, heads=2, window=70, sides="prefix"),
     "64 x 64, no maximum, one iteration": chained(64, 64, safe=False, dtype=DType.BF16, loop=1, row_blocks=3),
 }
 
@@ -130,7 +138,7 @@ def test_places_are_not_stored_where_kernels_count() -> None:
 
 @pytest.mark.parametrize("graph", [
     chained(128, 128, 128, dtype=DType.BF16, loop=8), masked(128, 128, 128, tiles=8), chained(192, 128, 64, loop=8),
-    chained(128, 64, 256, loop=8),
+    chained(128, 64, 256, loop=8), masked(128, 128, 128, tiles=16, window=300, sides="both"),
 ])  # fmt: skip
 def test_no_spills_and_products_stay_asynchronous(graph: KernelGraph) -> None:
     program = planned(graph)

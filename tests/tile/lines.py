@@ -74,7 +74,7 @@ class _Reader:
                 for field, hint in get_type_hints(kind).items() if is_dataclass(kind) else ():
                     if field in named and hint == INDICES:
                         named[field] = tuple(map(_index, named[field]))
-                    elif field in named and hint is Index:
+                    elif field in named and hint in (Index, Index | None):
                         named[field] = _index(named[field])
                 return kind(*map(self.value, args), **named, **(fields or {}))
             case ast.Attribute(value=ast.Name(id=name), attr=attr):

@@ -23,8 +23,10 @@ from mirage_nb.tile.program import (
     Reduce,
     Release,
     Set,
+    Skip,
     Statement,
     Store,
+    Table,
     Tile,
     Walk,
 )
@@ -93,6 +95,16 @@ def _statements(program: Program, statement: Statement) -> Iterator[tuple[str, S
         case Loop(_, count):
             for step in (-1, 1):
                 yield f"{step:+}", replace(statement, count=count + step)
+        case Table(_, _, numbers):
+            for place, number in enumerate(numbers):
+                for step in (-1, 1):
+                    changed = (*numbers[:place], number + step, *numbers[place + 1 :])
+                    yield f"number {place} {step:+}", replace(statement, numbers=changed)
+            yield "a number lost", replace(statement, numbers=numbers[1:])
+            yield "of nobody", replace(statement, of="nobody")
+        case Skip(_, start, reach):
+            yield "start moved", replace(statement, start=start + Index((), 64))
+            yield "reach", replace(statement, reach=None if reach else Index((), 64))
         case Release(_, behind):
             for new in (behind + 1, program.pipelines[0].stages):
                 yield f"behind {new}", replace(statement, behind=new)

@@ -38,7 +38,7 @@ from tests.tile.mutants import mutants
 NAMED = PRODUCTS | CHAINED
 CHANGED = (
     *PRODUCTS, "128 x 64, three iterations", "64 x 64, no maximum, one iteration", "causal, 64 x 64",
-    "causal, 64 x 64, the last 200 keys",
+    "causal, 64 x 64, the last 200 keys", "70 keys on both sides", "a prefix of 70 keys, then causal",
 )  # fmt: skip
 """Those of which all mutants are looked at."""
 FLOATS = FloatAlgebra(np.dtype(float))

@@ -22,7 +22,7 @@ from mirage_nb.ir.legality import Operators
 from mirage_nb.search.saturation.values import GRID, LOOP, TILE
 from mirage_nb.tile.attention import AttentionBlock
 from mirage_nb.tile.bodies import Body, find_body
-from mirage_nb.tile.mask import Span, masks_of, span_needed
+from mirage_nb.tile.mask import Needed, masks_of, span_needed
 from mirage_nb.tile.order import find_chains, groups
 from mirage_nb.tile.placement import Place, Placement, StepKind, place
 from mirage_nb.tile.products import ProductBlock
@@ -199,7 +199,7 @@ class Chain:
         """Whether it leaves keys out."""
         return bool(masks_of(self.found))
 
-    def span(self, rows: tuple[int, int], keys: tuple[int, int]) -> Span:
+    def span(self, rows: tuple[int, int], keys: tuple[int, int]) -> Needed:
         """The keys that rows need, of so many tiles of such lengths."""
         return span_needed(self.found, lambda attrs: self.numbered.get(attrs, ("", None))[0], rows, keys)
 
