@@ -170,3 +170,31 @@ def test_what_moves_the_most_bytes_wherever_it_stands_is_searched_first() -> Non
         order.append(sum(i.type.nbytes for i in backend.finder.asked[-1].inputs))
     often, large, *parts = order
     assert large > often and parts == sorted(parts, reverse=True) and len(parts) > 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("took", "total", "asked", "taken"),
+    [((30, 8), 99, 2, True), ((30, 25), 99, 2, False), ((25, 30), 99, 2, False), ((17, 18), 99, 2, True),
+     ((30, 8), None, 1, False), ((14, 8), 99, 1, True)],
+)  # fmt: skip
+def test_what_takes_far_longer_than_estimated_is_searched_for_once_more(
+    took: tuple[float, float], total: float | None, asked: int, taken: bool
+) -> None:
+    """If there is time for all: where others have the cores or the card, a search sees little of what it found."""
+
+    class Measured(Composed):
+        def find(self, *args: Any) -> Any:
+            run, us = super().find(*args).run, took[len(self.asked) - 1]
+            best = SimpleNamespace(candidate=SimpleNamespace(kernels=1))
+            known = SimpleNamespace(candidates=[SimpleNamespace(estimate_us=us) for us in (10.0, 90.0)])
+            session: Any = SimpleNamespace(best=best, result=lambda: known)
+            return Found(run, us, 20, session)
+
+    backend, inputs = Backend(Measured()), (torch.randn(4, 32), torch.randn(4, 32))
+    found = torch.compile(lambda x, y: (x * y).exp().sum(1), backend=backend, options={"total": total})(*inputs)
+    close(found, (inputs[0] * inputs[1]).exp().sum(1))
+    (entry,) = backend.reports.all().entries
+    assert len(backend.finder.asked) == asked and entry.taken == taken
+    assert entry.kernel is not None and entry.kernel.found is not None and entry.kernel.found.us == min(took[:asked])
+    assert taken or f"the best kernel {min(took[:asked]):.1f} us" in entry.state

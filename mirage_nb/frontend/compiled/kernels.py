@@ -45,6 +45,9 @@ MARGIN = 0.97
 SEAM_US = 1.5
 """What it costs that PyTorch has a kernel of its own for what it would have fused with a region; and what lies between
 the two is written and read."""
+FAR = 1.5
+"""By so much estimates are never off: of 37 sessions for layers of models the best kernel took 0.87 to 1.39 times what
+the least of its estimates said, and 1.6 to 1.8 times where three others searched on the same host."""
 FUSED = 2
 """A region's own kernel is this many at most; what is put together of more may do with less as a whole."""
 
@@ -65,6 +68,13 @@ class Found:
     def saves(self) -> float:
         """Microseconds that it takes less than PyTorch's code; infinite where nobody measured them."""
         return math.inf if self.us is None or self.before_us is None else self.before_us - self.us
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it takes far longer than the search estimated: there was no time to see what is as fast as that."""
+        if self.session is None or self.us is None:
+            return False
+        return self.us > FAR * min((c.estimate_us for c in self.session.result().candidates), default=math.inf)
 
     @property
     def is_whole(self) -> bool:
@@ -139,11 +149,13 @@ def laid_out(run: Run, otherwise: Run | None = None, settled: Collection[int] = 
 class Kernel:
     """What became of a program. `operator`: of PyTorch, an overload, once there is one; `behind`: the one for where
     another kernel of ours runs before in the same graph; `parts`: the kernels of smaller regions, where these were
-    looked at, too; `failed`: why PyTorch's operators run instead, since what was found did not at a call."""
+    looked at, too; `again`: a second search; `failed`: why PyTorch's operators run instead, since what was found did
+    not at a call."""
 
     digest: str
     graph: KernelGraph
     job: Job
+    again: Job | None = None
     found: Found | None = None
     operator: Any = None
     behind: Any = None
@@ -170,11 +182,14 @@ class Kernel:
     @property
     def pending(self) -> bool:
         """Whether nobody knows yet."""
-        return not self.job.ended or any(part.pending for part in self.parts)
+        jobs = (job for job in (self.job, self.again) if job is not None)
+        return not all(job.ended for job in jobs) or any(part.pending for part in self.parts)
 
     def wait(self) -> None:
         """Block until it is known."""
         self.job.wait()
+        if self.again is not None:
+            self.again.wait()
         for part in self.parts:
             part.wait()
 
@@ -273,16 +288,35 @@ class Kernels:
         if time.monotonic() > asked.until:
             raise LaunchError(NO_TIME)
         try:
-            self._find(kernel, asked)
+            kernel.found = self._raced(kernel, asked)
+            self._take(kernel, asked)
         except MissingPartError:  # parts would miss it, too
             raise
         except Exception:
             kernel.parts = self._parts(kernel, asked)
             raise
-        if kernel.found is not None and not kernel.found.is_whole:
+        finally:
+            if asked.until < math.inf and kernel.found is not None and kernel.found.is_far:
+                kernel.again = Job(lambda: self._again(kernel, asked))
+                self._later.put(kernel.again)  # behind all others
+        if not kernel.found.is_whole:
             kernel.parts = self._parts(kernel, asked)
 
-    def _find(self, kernel: Kernel, asked: _Asked) -> None:
+    def _again(self, kernel: Kernel, asked: _Asked) -> None:
+        """Search once more, if there is time, and keep what is faster."""
+        if time.monotonic() > asked.until:
+            return
+        found = self._raced(kernel, asked)
+        if kernel.found is None or found.saves > kernel.found.saves:
+            kernel.found = found
+            try:
+                self._take(kernel, asked)
+                kernel.job.error = None
+            except LaunchError as error:
+                kernel.job.error = error
+
+    def _raced(self, kernel: Kernel, asked: _Asked) -> Found:
+        """What the search finds, compared with PyTorch; on a GPU it has raced against its code."""
         device = str(asked.region.writes[0].meta["val"].device)
         found = self.finder.find(kernel.graph, f"region_{kernel.digest[:16]}", device, asked.options)
         on_gpu = device.startswith("cuda")
@@ -293,11 +327,15 @@ class Kernels:
         if on_gpu:
             us, before = beside_pytorch(ways[-1], asked.reference.graph, asked.inputs, asked.options.code)
             found = replace(found, us=us, before_us=before)
-            kernel.found = found
-            if us > MARGIN * before:
-                raise LaunchError(f"PyTorch is as fast: {before:.1f} us, the best kernel {us:.1f} us")
-        kernel.found, kernel.operator = found, kernel.register(asked.name, found.run)
-        kernel.behind = kernel.operator
+        return found
+
+    def _take(self, kernel: Kernel, asked: _Asked) -> None:
+        """Make operators of what was found. Raises LaunchError where PyTorch's code is as fast."""
+        found = kernel.found
+        assert found is not None, "there is something to take"
+        if found.us is not None and found.before_us is not None and found.us > MARGIN * found.before_us:
+            raise LaunchError(f"PyTorch is as fast: {found.before_us:.1f} us, the best kernel {found.us:.1f} us")
+        kernel.operator = kernel.behind = kernel.register(asked.name, found.run)
         if found.behind is not None:
             kernel.behind = kernel.register(f"{asked.name}_behind", found.behind)
 

@@ -36,7 +36,8 @@ class Options:
             `standard`.
         seconds: of search for each region, at most; None: no limit but the effort's. Default: by the mode.
         total: seconds for all regions of a graph together, at most, those that together move the most bytes first; what
-            is not begun by then stays with PyTorch. None: no limit but that of each.
+            is not begun by then stays with PyTorch, and what is left of it goes once more to those whose kernels take
+            far longer than was estimated. None: no limit but that of each.
         wait: whether the first call waits for the search; else it runs PyTorch's code, and kernels come in later.
         remainder: what computes everything else: `inductor`, or `eager` PyTorch.
         emulate: without a GPU, run regions on the CPU edition of the device library: slow, for trying things out.
