@@ -79,7 +79,8 @@ class _Traced(torch.nn.Module):
         def run(state: Any, inputs: Any, keywords: Any) -> Any:
             return torch.func.functional_call(module, state, inputs, keywords)
 
-        traced = make_fx(run, tracing_mode="fake")(self._state(), inputs, keywords)
+        table = dict(_decompositions())  # export leaves some of what derivatives are made of as it is
+        traced = make_fx(run, table, tracing_mode="fake")(self._state(), inputs, keywords)
 
         @functools.wraps(module.forward)
         def forward(*inputs: Any, **keywords: Any) -> Any:
@@ -235,7 +236,7 @@ def _outputs(exported: Any, translation: Translation) -> list[tuple[str, Value]]
         changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
         raise TraceError(f"it changes {', '.join(changed)} in place", hint=_REST)
     (output,) = (node for node in exported.graph.nodes if node.op == "output")
-    found: dict[Value, str] = {}
+    found: dict[Value, int] = {}
     for index, node in enumerate(output.args[0]):
         if node is None or getattr(node, "name", None) in signature.output_tokens:
             continue
@@ -244,10 +245,11 @@ def _outputs(exported: Any, translation: Translation) -> list[tuple[str, Value]]
             raise _untold(node, translation)
         if value in found:
             raise TraceError(f"outputs {found[value]} and {index} are the same tensor", hint="return it once")
-        found[value] = "O" if len(output.args[0]) == 1 else f"O{index}"
+        found[value] = index
     if not found:
         raise TraceError("it returns no tensor", hint="return what is computed")
-    return [(name, value) for value, name in found.items()]
+    alone = len(output.args[0]) == 1
+    return [("O" if alone else f"O{index}", value) for value, index in found.items()]
 
 
 def _untold(node: Any, translation: Translation) -> TraceError:

@@ -149,7 +149,8 @@ class Transformed(nn.Module):
 
         each = torch.func.vmap(torch.func.grad(of), in_dims=(None, 0, 0))(state, x, y)
         along = torch.func.jvp(lambda x: torch.tanh(x) * x.softmax(-1), (x,), (x.cos(),))
-        return each["layer.weight"], torch.func.grad(of)(state, x[0], y[0])["layer.bias"], *along
+        back = torch.func.vjp(F.silu, x)[1](y[:, :1] * x)[0]
+        return each["layer.weight"], torch.func.grad(of)(state, x[0], y[0])["layer.bias"], *along, back
 
 
 def test_transforms_of_functions_are_taken() -> None:

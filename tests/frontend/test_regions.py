@@ -342,12 +342,12 @@ def test_a_loss_that_pytorch_decomposes_wrongly_is_right() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"dynamic": True}, {"options": {"remainder": "inductor"}}])
 def test_results_that_lie_in_columns_are_computed_and_lie_so(options: Any) -> None:
-    """A residual of rows that attention had in another order, and what derivatives keep of it."""
+    """A residual of rows that attention had in another order, a view of one, and what derivatives keep of them."""
     torch._dynamo.reset()
 
-    def model(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def model(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = F.silu(x.transpose(0, 1) @ w).transpose(0, 1) + x.sigmoid().transpose(0, 1).contiguous().transpose(0, 1)
-        return y, F.layer_norm(y, (8,)) @ w
+        return y, F.layer_norm(y, (8,)) @ w, (y.tanh() * 2).transpose(0, 1)
 
     backend, inputs = Backend(), [torch.randn(shape, requires_grad=True) for shape in ((3, 5, 8), (8, 8))]
     compiled = torch.compile(model, backend=backend, **options)

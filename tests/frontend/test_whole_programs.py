@@ -96,6 +96,30 @@ def eight_bits(x: Tensor, w: Tensor) -> Tensor:
     return (made.float() @ w.float()) * scale + (x + 3).clamp(0, 9).to(torch.uint8)
 
 
+def online(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A softmax block by block, whose maximum begins at minus infinity."""
+    most, total, made = torch.full((3,), -torch.inf), torch.zeros(3), torch.zeros(3, 4)
+    for keys, values in zip(k.split(2), v.split(2), strict=True):
+        scores = q @ keys.T
+        fresh = torch.maximum(most, scores.amax(-1))
+        weights, fall = torch.exp(scores - fresh[:, None]), torch.exp(most - fresh)
+        total, made, most = total * fall + weights.sum(-1), made * fall[:, None] + weights @ values, fresh
+    return torch.cat((made / total[:, None], torch.minimum(most, torch.full((3,), torch.inf))[:, None]), 1)
+
+
+def limited(x: Tensor) -> Tensor:
+    """By what limits nothing, and by the least number of a type."""
+    nothing = (torch.full_like(x, -torch.inf) - x * 2).exp()
+    return x.clamp(0, torch.inf) + nothing + x.abs().clamp(min=torch.finfo(x.dtype).tiny).log2().floor()
+
+
+def put_back(x: Tensor, at: Tensor) -> Tensor:
+    """Whole numbers are written into an order, and between zeros."""
+    order, back, between = at.argsort(), torch.empty_like(at), torch.zeros(13, dtype=torch.long)
+    back[order], between[1::2] = torch.arange(6), at
+    return torch.cat((x[order].exp()[back], x[between]))
+
+
 STEPS, ZEROS = torch.tensor([0.1, 0.2, 0.25]), torch.tensor([0, 1, -2], dtype=torch.int32)
 ADDED = torch.full((6, 6), -torch.inf).triu(1)
 NIBBLES = torch.randint(0, 255, (6, 4), dtype=torch.uint8)
@@ -127,6 +151,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "argsort": (lambda x: x.argsort(1) / 2, (t(4, 7),)),
     "ties": (lambda x: x.round().sort(stable=True)[1] / 2, (t(4, 7),)),
     "straight through": (lambda x: torch.zeros_like(x).scatter_(-1, x.max(-1, True)[1], 1.0) + x, (t(4, 7),)),
+    "block by block": (online, (t(3, 4), t(6, 4), t(6, 4))),
+    "an order and back": (put_back, (t(6, 3), torch.tensor([2, 0, 1, 5, 3, 4]))),
+    "ends of a type": (limited, (t(4, 7),)),
     "median": (lambda x: x.median(-1)[0] * 2, (t(4, 7),)),
     "bilinear": (lambda x: F.interpolate(x, size=(7, 9), mode="bilinear") + 1, (t(2, 3, 4, 5),)),
     "grid": (lambda x, g: F.grid_sample(x, g, align_corners=False) * 2, (t(2, 3, 4, 5), t(2, 3, 3, 2).tanh())),
@@ -162,6 +189,8 @@ def test_a_whole_program_is_what_pytorch_computes(name: str) -> None:
         (lambda x: x + torch.rand_like(x), "draws random numbers"),
         (lambda x: torch.unique(x), "depends on values"),
         (lambda x: x.to(torch.float8_e4m3fn).float() * 2, "not a floating-point type of programs"),
+        (lambda x: (x, x * 2, y := x + 1, y)[2:], "outputs 0 and 1 are the same tensor"),
+        (lambda x: x * torch.full_like(x, -torch.inf), "infinite or no number"),
         (lambda x: x**x, "a power by a tensor"),
         (lambda x: x.to(torch.int8) / 2, "go round where they get too large"),
         (lambda x: x.T.as_strided((3,), (4,)) * 2, "does not lie row by row"),

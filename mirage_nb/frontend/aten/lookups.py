@@ -239,6 +239,7 @@ def _of_truth(row: Row) -> Row:
 
 NUMBERS: dict[str, Row] = {
     **dict.fromkeys(("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"), _cast),
+    "aten.copy.default": lambda at, x, source, *_: _cast(at, source),
     "aten.bitwise_and.Scalar": _last_bits,
     "aten.__rshift__.Scalar": _shifted,
 }

@@ -16,10 +16,13 @@ from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, Undefined
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.lang import lowering
 from mirage_nb.lang.builder import Infinity, Term
+from mirage_nb.lang.constants import Number
 from mirage_nb.lang.masks import comparison
+from mirage_nb.lang.ranges import may_be_infinite
 
 LARGEST = {DType.F16: 65519.0, DType.BF16: 3.39e38, DType.F32: 3.4028235e38, DType.F64: math.inf}
 """What PyTorch rounds to infinity when it fills a tensor of a type is beyond these."""
+LEAST, MOST = Infinity(-1), Infinity(1)
 
 
 def _named(name: str) -> Row:
@@ -27,14 +30,29 @@ def _named(name: str) -> Row:
     return lambda at, x: named(at.b, name, at.tensor(x))
 
 
-def _add(at: At, x: Any, y: Any, *, alpha: float = 1) -> Term:
+def _add(at: At, x: Any, y: Any, *, alpha: float = 1) -> Result:
+    if (beside := _beside_infinity(at, x, y, alpha)) is not None:
+        return beside
     left, right = elementwise(at, at.term(x), at.term(y))
     return lowering.add(at.b, left, lowering.multiply(at.b, right, number(alpha)))
 
 
-def _sub(at: At, x: Any, y: Any, *, alpha: float = 1) -> Term:
+def _sub(at: At, x: Any, y: Any, *, alpha: float = 1) -> Result:
+    if (beside := _beside_infinity(at, x, y, -alpha)) is not None:
+        return beside
     left, right = elementwise(at, at.term(x), at.term(y))
     return lowering.subtract(at.b, left, lowering.multiply(at.b, right, number(alpha)))
+
+
+def _beside_infinity(at: At, x: Any, y: Any, factor: float) -> Infinity | None:
+    """x + factor * y where one of them is the infinity that an extreme begins with: what is finite does not count."""
+    for one, other, times in ((x, y, 1.0), (y, x, factor)):
+        infinity = at.infinity(one)
+        if infinity is not None and factor and at.infinity(other) is None:
+            rest = at.term(other)
+            if isinstance(rest, Number) or not may_be_infinite(at.b, rest):
+                return Infinity(infinity.sign if times > 0 else -infinity.sign)
+    return None
 
 
 def _mul(at: At, x: Any, y: Any) -> Term:
@@ -58,8 +76,12 @@ def _pow(at: At, x: Any, exponent: Any) -> Term:
 
 
 def _clamp(at: At, x: Any, min: Any = None, max: Any = None) -> Term:
+    min, max = (
+        None if limit is None or at.choice(limit) == free else limit for limit, free in ((min, LEAST), (max, MOST))
+    )
     if not isinstance(min, Held) and not isinstance(max, Held):
-        return lowering.clamp(at.b, at.tensor(x), *(None if limit is None else number(limit) for limit in (min, max)))
+        limits = [None if limit is None else number(limit) for limit in (min, max)]
+        return at.term(x) if limits == [None, None] else lowering.clamp(at.b, at.tensor(x), *limits)
     made = at.term(x)
     for lower, limit in ((lowering.maximum, min), (lowering.minimum, max)):
         if limit is not None:
@@ -86,8 +108,22 @@ def _softplus(at: At, x: Any, beta: float = 1, threshold: float = 20) -> Term:
     return named(at.b, "softplus", at.tensor(x)) if beta == 1 else _SOFTPLUS(at.b, at.tensor(x), number(beta))
 
 
-def _extreme(lower: Callable[..., Term]) -> Row:
-    return lambda at, x, y: lower(at.b, *elementwise(at, at.term(x), at.term(y)))
+def _extreme(lower: Callable[..., Term], free: Infinity) -> Row:
+    """The larger or the smaller of two; `free`: the infinity that every number takes the place of."""
+
+    def row(at: At, x: Any, y: Any) -> Result:
+        for one, other in ((x, y), (y, x)):
+            if (infinity := at.infinity(one)) is not None:
+                return at.choice(other) if infinity == free else infinity
+        return lower(at.b, *elementwise(at, at.term(x), at.term(y)))
+
+    return row
+
+
+def _exp(at: At, x: Any) -> Result:
+    if (infinity := at.infinity(x)) is not None:
+        return infinity if infinity == MOST else lowering.ZERO
+    return named(at.b, "exp", at.tensor(x))
 
 
 def _same(at: At, x: Any, *_: Any, **__: Any) -> Term:
@@ -122,7 +158,7 @@ def _filled(at: At, value: Any) -> Result:
 
 
 ALIKE = (
-    "exp", "expm1", "log", "log1p", "tanh", "erf", "abs", "sin", "cos", "sigmoid", "relu", "silu", "sign", "floor",
+    "expm1", "log", "log1p", "tanh", "erf", "abs", "sin", "cos", "sigmoid", "relu", "silu", "sign", "floor",
     "atan", "mish", "hardswish", "hardsigmoid",
 )  # fmt: skip
 """Functions that PyTorch and the language call the same."""
@@ -134,6 +170,7 @@ COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
 ROWS: dict[str, Row] = {
     **{f"aten.{name}.default": _named(name) for name in ALIKE},
     **{f"aten.{name}.default": _same for name in COPIES},
+    "aten.exp.default": _exp,
     "aten.add.Tensor": _add,
     "aten.add.Scalar": lambda at, x, y, alpha=1: _add(at, x, y, alpha=alpha),
     "aten.sub.Tensor": _sub,
@@ -151,8 +188,8 @@ ROWS: dict[str, Row] = {
     "aten.sqrt.default": lambda at, x: lowering.sqrt(at.b, at.tensor(x)),
     "aten.rsqrt.default": lambda at, x: lowering.rsqrt(at.b, at.tensor(x)),
     "aten.sgn.default": _named("sign"),
-    "aten.maximum.default": _extreme(lowering.maximum),
-    "aten.minimum.default": _extreme(lowering.minimum),
+    "aten.maximum.default": _extreme(lowering.maximum, LEAST),
+    "aten.minimum.default": _extreme(lowering.minimum, MOST),
     "aten.leaky_relu.default": lambda at, x, slope=0.01: named(at.b, "leaky_relu", at.tensor(x), slope),
     "aten.elu.default": _elu,
     "aten.softplus.default": _softplus,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -83,10 +84,14 @@ class At:
                 return number(+argument)  # truth values count as numbers
         raise Left(f"an operand of type {type(argument).__name__}")
 
+    def infinity(self, argument: Any) -> Infinity | None:
+        """What a tensor is everywhere, if that is infinite."""
+        return argument.term if isinstance(argument, Held) and isinstance(argument.term, Infinity) else None
+
     def choice(self, argument: Any) -> Term | Infinity:
         """An argument that may be infinite, too."""
-        if isinstance(argument, Held) and isinstance(argument.term, Infinity):
-            return argument.term
+        if (infinity := self.infinity(argument)) is not None:
+            return infinity
         if isinstance(argument, float) and math.isinf(argument):
             return Infinity(1 if argument > 0 else -1)
         return self.term(argument)
@@ -127,12 +132,15 @@ class At:
 
 def number(value: int | float) -> Number:
     """The exact constant that a Python number was written as: 0.1 is one tenth, as in a cell, and so is what single
-    precision makes of it. What is too large for digits behind its point is itself, as the largest number of a type."""
+    precision makes of it. What is too large for digits behind its point, or a power of two of many digits, is itself,
+    as the largest and the least numbers of a type."""
     if isinstance(value, float) and not math.isfinite(value):
         raise Left("a constant that is infinite or no number")
     if isinstance(value, float) and abs(value) >= 2**53:
         return Number.of(int(value))
-    if isinstance(value, float) and len(repr(value)) > SHORT and math.frexp(value)[0] not in (0.5, -0.5):
+    if isinstance(value, float) and len(repr(value)) > SHORT:
+        if math.frexp(value)[0] in (0.5, -0.5):
+            return Number.of(Fraction(value))
         single = np.float32(value)
         value = float(str(single)) if float(single) == value else value
     return constants.literal(repr(abs(value))) if value >= 0 else constants.negate(constants.literal(repr(abs(value))))

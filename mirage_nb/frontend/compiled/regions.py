@@ -273,7 +273,7 @@ def _on_the_way(translation: Translation, nodes: Mapping[Value, Any]) -> Iterato
         seen = {*front, *given}
         while front:
             for value in translation.builder.operands(front.pop()):
-                if value in seen or (value in nodes and _follows(node, _base(nodes[value]))):
+                if value in seen or (value in nodes and _follows(node, base_of(nodes[value]))):
                     continue
                 seen.add(value)
                 front.append(value)
@@ -387,15 +387,16 @@ def _seams(region: Region, inside: Collection[Any]) -> tuple[int, ...]:
     """For operators in no region that make what generated code of this one reads, or read what it makes, the bytes
     between; for other tensors that PyTorch has in the same launch, none."""
     covers = {*region.covers}
-    between = {_base(node): node for node in region.reads if any(_is_generated(u) for u in users(node) if u in covers)}
-    between |= {user: node for node in region.writes if _is_generated(_base(node)) for user in users(node)}
+    read = [node for node in region.reads if any(_is_generated(u) for u in users(node) if u in covers)]
+    between = {base_of(node): node for node in read}
+    between |= {user: node for node in region.writes if _is_generated(base_of(node)) for user in users(node)}
     covers.update(inside)
     beside = (0,) if any(node.meta.get(LISTED) for node in region.covers) else ()
     outside = (n for other, n in between.items() if other not in covers and _is_generated(other))
     return (*beside, *(n.meta["val"].nbytes for n in outside))
 
 
-def _base(node: Any) -> Any:
+def base_of(node: Any) -> Any:
     """What a view shows."""
     while str(node.target) in VIEWS and node.all_input_nodes:
         node = node.all_input_nodes[0]

@@ -16,9 +16,8 @@ import torch
 from torch._inductor import inductor_prims
 from torch._inductor.pattern_matcher import stable_topological_sort
 
-from mirage_nb.frontend.aten import VIEWS
 from mirage_nb.frontend.compiled.kernels import Kernel
-from mirage_nb.frontend.compiled.regions import Region
+from mirage_nb.frontend.compiled.regions import Region, base_of
 
 
 def keep_strides(graph: torch.fx.Graph, reported: Sequence[Any]) -> None:
@@ -29,17 +28,33 @@ def keep_strides(graph: torch.fx.Graph, reported: Sequence[Any]) -> None:
     kept: dict[Any, Any] = {}
     for number, node in enumerate(output.args[0]):
         value = node.meta.get("val") if hasattr(node, "op") else None
-        if not isinstance(value, torch.Tensor) or node.op != "call_function" or str(node.target) in VIEWS:
+        if not isinstance(value, torch.Tensor) or node.op != "call_function":
             continue
         told = reported[number] if number < len(reported) and reported[number] is not None else value.stride()
-        strides = [int(stride) for stride in told]
-        wanted = value.new_empty_strided(value.shape, strides)
-        plain = wanted.is_contiguous() and value.is_contiguous()
-        if not plain and _is_dense(wanted) and node not in kept:
-            with graph.inserting_before(output):
-                kept[node] = graph.call_function(inductor_prims.force_stride_order, (node, strides))
-            kept[node].meta["val"] = wanted
+        told = [int(stride) for stride in told]
+        with graph.inserting_before(output):
+            shown = node if told != [*value.stride()] else base_of(node)  # of a view as told, what it shows
+            _keep(graph, shown, told if shown is node else [*shown.meta["val"].stride()], kept)
+            _show(graph, node, shown, kept)
     output.args = (torch.fx.node.map_arg(output.args[0], lambda node: kept.get(node, node)),)
+
+
+def _keep(graph: torch.fx.Graph, node: Any, strides: list[int], kept: dict[Any, Any]) -> None:
+    """A node that lies with these strides, where what has the elements of another one may lie otherwise."""
+    value = node.meta["val"]
+    wanted = value.new_empty_strided(value.shape, strides)
+    plain = wanted.is_contiguous() and value.is_contiguous()
+    if node.op == "call_function" and not plain and _is_dense(wanted) and node not in kept:
+        kept[node] = graph.call_function(inductor_prims.force_stride_order, (node, strides))
+        kept[node].meta["val"] = wanted
+
+
+def _show(graph: torch.fx.Graph, node: Any, shown: Any, kept: dict[Any, Any]) -> Any:
+    """A view of what is kept; the node itself where that is not."""
+    if node is not shown and shown in kept and node not in kept:
+        source = _show(graph, node.args[0], shown, kept)
+        kept[node] = graph.node_copy(node, lambda n: source if n is node.args[0] else n)
+    return kept.get(node, node)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
