@@ -141,8 +141,34 @@ def test_what_pytorch_would_have_fused_around_a_region_counts(saved: float, take
     backend, inputs = Backend(Measured()), (torch.randn(3, 8), torch.randn(9, 8), torch.arange(3), torch.randn(5, 8))
     close(torch.compile(rotated, backend=backend)(*inputs), rotated(*inputs))
     (entry,) = backend.reports.all().entries
-    assert len(entry.region.seams) == 3 and entry.taken == taken
+    assert len(entry.seams) == 3 and entry.taken == taken
     assert taken or entry.state == "found; PyTorch fuses it with 3 operators around it"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("before", "taken"), [(2.0, 0), (20.0, 3)])
+def test_what_stands_beside_a_region_that_is_left_is_fused_with_it_by_pytorch(before: float, taken: int) -> None:
+    """Norms of heads in front of a rotation that PyTorch computes as fast: all of it is one kernel of its own."""
+
+    class Measured(Composed):
+        def find(self, graph: KernelGraph, *more: Any) -> Any:
+            turned = len(graph.outputs) == 2
+            return Found(super().find(graph, *more).run, 2.0 if turned else 1.5, before if turned else 2.0)
+
+    def halves(x: Any) -> Any:
+        return torch.cat((-x[..., 4:], x[..., :4]), -1)
+
+    def rotated(q: Any, k: Any, w: Any, v: Any, cos: Any, sin: Any) -> Any:
+        q, k = F.rms_norm(q, (8,), w), F.rms_norm(k, (8,), v)
+        return q * cos + halves(q) * sin, k * cos + halves(k) * sin
+
+    backend, heads = Backend(Measured()), [torch.randn(1, 4, 1, 8) for _ in range(2)]
+    inputs = *heads, *(torch.randn(8) for _ in range(2)), *(torch.randn(1, 8) for _ in range(2))
+    for found, wanted in zip(torch.compile(rotated, backend=backend)(*inputs), rotated(*inputs), strict=True):
+        close(found, wanted)
+    entries = backend.reports.all().entries
+    assert len(entries) == 3 and backend.replaced == taken
+    assert sum(entry.state.startswith("found; PyTorch fuses it with") for entry in entries) == (0 if taken else 2)
 
 
 @torch.no_grad()

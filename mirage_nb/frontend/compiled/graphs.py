@@ -17,7 +17,7 @@ import math
 import operator
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,6 +35,7 @@ from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Regions, find_regions
 from mirage_nb.frontend.compiled.replacing import keep_strides, replace
 from mirage_nb.frontend.compiled.report import GraphReport, Reports
+from mirage_nb.frontend.compiled.seams import chosen
 from mirage_nb.runtime.contest.later import Guard
 
 Call = Callable[[list[Any]], Any]
@@ -95,8 +96,9 @@ class Compiler:
         held = [(region, of[id(region)]) for region in found.found]
         report = self.reports.add(GraphReport.of(held, reasons(found), target))
 
-        def settled() -> Iterator[Settled]:
-            return (one for region in found.found for one in self.kernels.settled(region, self.options, batch))
+        def settled() -> list[Settled]:
+            every = (one for region in found.found for one in self.kernels.settled(region, self.options, batch))
+            return chosen(every, target)
 
         kernels = [kernel for _, kernel in held]
         return Swapping(gm, kernels, settled, report, partial(self.again, examples, more), plain, self.options.wait)
@@ -179,7 +181,7 @@ class Swapping:
         self,
         original: torch.fx.GraphModule,
         kernels: Sequence[Kernel],
-        settled: Callable[[], Iterator[Settled]],
+        settled: Callable[[], list[Settled]],
         report: GraphReport,
         again: Build,
         plain: Call | None,
@@ -222,7 +224,7 @@ class Swapping:
 
     def _swap(self, original: torch.fx.GraphModule) -> None:
         """Put kernels in the place of their regions; on any failure everything stays."""
-        settled = [*self._settled()]
+        settled = self._settled()
         taken = [(one.region, one.kernel) for one in settled if one.taken]
         as_it_was = torch.fx.GraphModule(original, copy.deepcopy(original.graph)) if self._run is None else None
         if taken:

@@ -42,9 +42,6 @@ ENDS = (8, 64, 512)
 """Up to which batches there are kernels of their own, where the batch is known when they are called."""
 MARGIN = 0.97
 """A kernel has to take this share of PyTorch's time at most: less is noise, and calling it costs the host more."""
-SEAM_US = 1.5
-"""What it costs that PyTorch has a kernel of its own for what it would have fused with a region; and what lies between
-the two is written and read."""
 FAR = 1.5
 """By so much estimates are never off: of 37 sessions for layers of models the best kernel took 0.87 to 1.39 times what
 the least of its estimates said, and 1.6 to 1.8 times where three others searched on the same host."""
@@ -217,11 +214,12 @@ class Kernel:
 
 
 class Settled(NamedTuple):
-    """A region, or a part of one, its kernel, and whether that takes its place."""
+    """A region, or a part of one, its kernel, whether that takes its place, and its `seams` then."""
 
     region: Region
     kernel: Kernel
     taken: bool
+    seams: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -276,12 +274,9 @@ class Kernels:
         kernel = self._held.get(_known_by(region, options, extent)[1])
         if kernel is None or kernel.pending:
             return
-        whole = kernel.operator is not None and not kernel.in_parts
-        target = target_of(options)
-        apart = sum(SEAM_US + 2 * nbytes / (target.device_bandwidth * 1e3) for nbytes in region.seams)
-        yield Settled(region, kernel, whole and kernel.saves_whole > apart)
+        yield Settled(region, kernel, kernel.operator is not None and not kernel.in_parts)
         if kernel.in_parts:
-            for part in parts_of(region, target)[0]:
+            for part in parts_of(region, target_of(options))[0]:
                 yield from self.settled(part, options, extent)
 
     def _work(self, kernel: Kernel, asked: _Asked) -> None:

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch._functorch.compile_utils import fx_graph_cse
-from torch._inductor.lowering import fallbacks
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 
@@ -29,7 +27,7 @@ from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.restore import restore_calls, restore_parts, restore_softmax, restore_views
 from mirage_nb.frontend.compiled.shapes import as_computed, as_priced, keeps_order
 from mirage_nb.frontend.complexes import lift_complex
-from mirage_nb.frontend.lists import LISTED, spell_lists
+from mirage_nb.frontend.lists import spell_lists
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.ops import OPS, Trait
@@ -41,7 +39,6 @@ from mirage_nb.search.pieces import Piece
 from mirage_nb.targets import Target
 
 COPIES = frozenset({OpKind.CONCAT, OpKind.SLICE, OpKind.PAD})
-_LIBRARY = re.compile(r"mm\b|matmul|attention|convolution|sort|topk")
 MAX_OPERATORS = 20_000
 """Of a whole model; pieces are far smaller."""
 
@@ -52,9 +49,7 @@ class Region:
 
     `covers`: the ATen operators on the way from `reads` to `writes`, in order; `parameters`: inputs that are the
     same in every call; `source`: the program as it was cut out of the graph's, and `nodes` behind values of it;
-    `alike`: for nodes that compute what another one did before, as PyTorch does not see, that one;
-    `seams`: for operators around it that PyTorch would have fused with it, as lookups of what it reads, the bytes
-    between.
+    `alike`: for nodes that compute what another one did before, as PyTorch does not see, that one.
     """
 
     graph: KernelGraph
@@ -66,7 +61,6 @@ class Region:
     source: KernelGraph
     nodes: Mapping[int, Any]
     alike: Mapping[Any, Any] = field(default_factory=dict)
-    seams: tuple[int, ...] = ()
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -121,8 +115,6 @@ def find_regions(gm: GraphModule, target: Target, parameters: Sequence[int] = ()
     fixed = {placeholders[number] for number in parameters if number < len(placeholders)}
     for level in sorted(levels.translations):
         found.found += _regions(levels, level, target, fixed, found.left)
-    inside = {node for region in found.found for node in region.covers}
-    found.found = [replace(region, seams=_seams(region, inside)) for region in found.found]
     return found
 
 
@@ -383,19 +375,6 @@ def _is_settled(node: Any, fixed: Collection[Any]) -> bool:
     return node in fixed and node.op == "placeholder" and node.meta["val"].is_contiguous() and not written
 
 
-def _seams(region: Region, inside: Collection[Any]) -> tuple[int, ...]:
-    """For operators in no region that make what generated code of this one reads, or read what it makes, the bytes
-    between; for other tensors that PyTorch has in the same launch, none."""
-    covers = {*region.covers}
-    read = [node for node in region.reads if any(_is_generated(u) for u in users(node) if u in covers)]
-    between = {base_of(node): node for node in read}
-    between |= {user: node for node in region.writes if _is_generated(base_of(node)) for user in users(node)}
-    covers.update(inside)
-    beside = (0,) if any(node.meta.get(LISTED) for node in region.covers) else ()
-    outside = (n for other, n in between.items() if other not in covers and _is_generated(other))
-    return (*beside, *(n.meta["val"].nbytes for n in outside))
-
-
 def base_of(node: Any) -> Any:
     """What a view shows."""
     while str(node.target) in VIEWS and node.all_input_nodes:
@@ -407,14 +386,6 @@ def users(node: Any) -> Iterator[Any]:
     """Who reads a node, as it is or views of it."""
     for user in node.users:
         yield from users(user) if str(user.target) in VIEWS else (user,)
-
-
-def _is_generated(node: Any) -> bool:
-    """Whether PyTorch's compiler generates code for an operator, and so fuses it with others: not products, attention
-    and convolutions, which are a library's."""
-    if node.op != "call_function" or node.target is operator.getitem or str(node.target) in VIEWS:
-        return False
-    return node.target not in fallbacks and not _LIBRARY.search(str(node.target))
 
 
 def _canonical(graph: KernelGraph) -> tuple[KernelGraph, list[int]]:

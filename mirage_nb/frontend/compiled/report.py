@@ -52,12 +52,13 @@ class Estimate:
 
 @dataclass
 class Entry:
-    """One region: what it covers, and estimates of it."""
+    """One region: what it covers, and estimates of it. `seams`: as of `seams.seams`, once it is settled."""
 
     region: Region
     kernel: Kernel | None
     estimate: Estimate
     taken: bool = False
+    seams: tuple[int, ...] = ()
 
     @property
     def state(self) -> str:
@@ -74,7 +75,7 @@ class Entry:
         if kernel.in_parts:
             return f"in parts: {kernel.why or 'these save more'}"
         if kernel.operator is not None:
-            seams = len(self.region.seams)
+            seams = len(self.seams)
             return f"found; PyTorch fuses it with {seams} operators around it" if seams else "found, not yet in place"
         return f"left: {kernel.why}"
 
@@ -116,7 +117,7 @@ class GraphReport:
         for one in settled:
             estimate = Estimate(one.region.graph, known[0].estimate.target)
             entry = there.get(id(one.region)) or Entry(one.region, one.kernel, estimate)
-            entry.taken = one.taken
+            entry.taken, entry.seams = one.taken, one.seams
             self.entries.append(entry)
 
 
