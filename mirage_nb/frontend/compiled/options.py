@@ -23,9 +23,9 @@ MODES = {
 """Seconds of search for each region in each mode of torch.compile."""
 BETWEEN = {"combo_kernels": True, "benchmark_combo_kernel": True, "triton.enable_pdl": False}
 """How PyTorch makes what is left between kernels of ours. It is small: what does not depend on each other is one kernel
-where that is measured faster (a decode layer of LLaMA-3-8B took 117.9 us instead of 120.7 on an H200). And it starts when
-the kernel in front has ended: else it would read what is older than that one without waiting, and ours let it start
-before they have waited."""
+where that is measured faster (a decode layer of LLaMA-3-8B took 117.9 us instead of 120.7, on an H200). And it starts
+when the kernel in front has ended: else it would read what is older than that one without waiting, and ours let it
+start before they have waited."""
 
 
 @dataclass(frozen=True, slots=True)
