@@ -283,6 +283,7 @@ class _BySize:
                 arguments[number] = arguments[number].as_subclass(torch.Tensor)
             with torch.no_grad(), compiling({}):
                 gm = make_fx(self._graph, tracing_mode="fake")(*arguments)
+            _tell_numbers(gm)
             examples = [n.meta.get("val", a) for n, a in zip(_placeholders(gm), arguments, strict=True)]
             keep_strides(gm.graph, ())
             batch = batch_of(self._graph.graph, arguments)
@@ -290,6 +291,22 @@ class _BySize:
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
             compiler.reports.add(GraphReport([], trouble=_first_line(error)))
             return self._plain
+
+
+def _tell_numbers(gm: torch.fx.GraphModule) -> None:
+    """The branches and bodies that a graph calls, of the numbers that they are given: tracing names tensors alone."""
+    for node in gm.graph.nodes:
+        if not isinstance(node.target, torch._ops.HigherOrderOperator):
+            continue
+        given = [one for argument in node.args if isinstance(argument, list | tuple) for one in argument]
+        for called in (getattr(gm, a.target) for a in node.all_input_nodes if a.op == "get_attr"):
+            if not isinstance(called, torch.fx.GraphModule):
+                continue
+            if len(places := _placeholders(called)) == len(given):
+                for place, number in zip(places, given, strict=True):
+                    if isinstance(number, int | float):
+                        place.meta.setdefault("val", number)
+            _tell_numbers(called)
 
 
 def _placeholders(gm: torch.fx.GraphModule) -> list[Any]:
