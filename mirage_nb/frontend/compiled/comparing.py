@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 from mirage_nb.errors import LaunchError
 from mirage_nb.frontend.aten import ROWS, VIEWS
+from mirage_nb.frontend.compiled.bodies import bodies
 from mirage_nb.frontend.compiled.regions import Region
 
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, torch.float64: 1e-6}
@@ -125,7 +126,9 @@ def without_strides(target: Any) -> Any:
 
 
 def lying_anyhow(gm: GraphModule) -> GraphModule:
-    """A graph that is changed so that it may be called on such tensors."""
+    """A graph that is changed so that it may be called on such tensors, and what it calls."""
+    for _, body in bodies(gm):
+        lying_anyhow(body)
     for node in gm.graph.nodes:
         node.target = without_strides(node.target)
     gm.recompile()

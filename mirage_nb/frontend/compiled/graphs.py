@@ -28,6 +28,7 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mirage_nb.frontend.compiled.bodies import drop_numbers, own_bodies
 from mirage_nb.frontend.compiled.comparing import lying_anyhow
 from mirage_nb.frontend.compiled.compiling import compiling
 from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, Settled, target_of
@@ -55,7 +56,7 @@ class Compiler:
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **more: Any) -> Call:
         try:
-            original = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+            original = own_bodies(torch.fx.GraphModule(gm, copy.deepcopy(gm.graph)))
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
             self.reports.add(GraphReport([], trouble=_first_line(error)))
             return self.build(gm, example_inputs, **more)
@@ -64,7 +65,7 @@ class Compiler:
         late = self.options.wait and more.get("is_inference", False)  # what derivatives need says now how it lies
         plain = None if late else self.build(gm, example_inputs, **more)  # before a search, which needs the cores
         try:
-            keep_strides(original.graph, _reported() if plain is not None else ())
+            keep_strides(original, _reported() if plain is not None else ())
             return self.swapping(original, list(example_inputs), more, plain)
         except Exception as error:  # noqa: BLE001  # as above
             self.reports.add(GraphReport([], trouble=_first_line(error)))
@@ -283,30 +284,14 @@ class _BySize:
                 arguments[number] = arguments[number].as_subclass(torch.Tensor)
             with torch.no_grad(), compiling({}):
                 gm = make_fx(self._graph, tracing_mode="fake")(*arguments)
-            _tell_numbers(gm)
+            drop_numbers(gm)
             examples = [n.meta.get("val", a) for n, a in zip(_placeholders(gm), arguments, strict=True)]
-            keep_strides(gm.graph, ())
+            keep_strides(gm, ())
             batch = batch_of(self._graph.graph, arguments)
             return compiler.swapping(gm, examples, self._more, self._plain, batch)
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
             compiler.reports.add(GraphReport([], trouble=_first_line(error)))
             return self._plain
-
-
-def _tell_numbers(gm: torch.fx.GraphModule) -> None:
-    """The branches and bodies that a graph calls, of the numbers that they are given: tracing names tensors alone."""
-    for node in gm.graph.nodes:
-        if not isinstance(node.target, torch._ops.HigherOrderOperator):
-            continue
-        given = [one for argument in node.args if isinstance(argument, list | tuple) for one in argument]
-        for called in (getattr(gm, a.target) for a in node.all_input_nodes if a.op == "get_attr"):
-            if not isinstance(called, torch.fx.GraphModule):
-                continue
-            if len(places := _placeholders(called)) == len(given):
-                for place, number in zip(places, given, strict=True):
-                    if isinstance(number, int | float):
-                        place.meta.setdefault("val", number)
-            _tell_numbers(called)
 
 
 def _placeholders(gm: torch.fx.GraphModule) -> list[Any]:

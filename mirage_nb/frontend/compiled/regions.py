@@ -23,6 +23,7 @@ from torch.fx import GraphModule
 
 from mirage_nb.frontend.aten import POINTWISE, VIEWS
 from mirage_nb.frontend.aten.terms import Left, number
+from mirage_nb.frontend.compiled.bodies import CALLS, bodies
 from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.restore import restore_calls, restore_parts, restore_softmax, restore_views
 from mirage_nb.frontend.compiled.shapes import as_computed, as_priced, keeps_order
@@ -92,7 +93,7 @@ class Regions:
 
 
 def find_regions(gm: GraphModule, target: Target, parameters: Sequence[int] = ()) -> Regions:
-    """The regions of an fx graph, which is made ready for them.
+    """The regions of an fx graph, which is made ready for them, and of the branches and bodies of loops that it calls.
 
     Args:
         gm: of ATen, without mutation but for copies into inputs at its end; `meta["val"]` of all nodes set. What is in
@@ -115,6 +116,8 @@ def find_regions(gm: GraphModule, target: Target, parameters: Sequence[int] = ()
     fixed = {placeholders[number] for number in parameters if number < len(placeholders)}
     for level in sorted(levels.translations):
         found.found += _regions(levels, level, target, fixed, found.left)
+    for inner in (find_regions(body, target) for _, body in bodies(gm)):
+        found = Regions(found.found + inner.found, found.left | inner.left)
     return found
 
 
@@ -150,7 +153,8 @@ class _Levels:
         if node.op != "call_function":
             return self._is_number(node, level)
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            self.left[node] = f"{node.target} calls functions, which stay with PyTorch"
+            where = "there are regions inside of them" if str(node.target) in CALLS else "which stay with PyTorch"
+            self.left[node] = f"{node.target} calls functions, {where}"
             return False
         translation = self.translations.setdefault(level, Translation(Builder(MAX_OPERATORS)))
         ready = all(self._brought(n, level, translation) for n in node.all_input_nodes)

@@ -8,6 +8,7 @@ front of the graph had ended.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -16,17 +17,22 @@ import torch
 from torch._inductor import inductor_prims
 from torch._inductor.pattern_matcher import stable_topological_sort
 
+from mirage_nb.frontend.compiled.bodies import bodies
 from mirage_nb.frontend.compiled.kernels import Kernel
 from mirage_nb.frontend.compiled.regions import Region, base_of
 
 
-def keep_strides(graph: torch.fx.Graph, reported: Sequence[Any]) -> None:
+def keep_strides(gm: torch.fx.GraphModule, reported: Sequence[Any]) -> None:
     """Have results that do not lie row by row lie as they do, whatever computes them and what that reads: who reads
     them, derivatives among them, was told so. reported: how PyTorch's code for the graph has them, where that is
     known."""
+    for _, body in bodies(gm):
+        keep_strides(body, ())
+    graph = gm.graph
     (output,) = graph.find_nodes(op="output")
     kept: dict[Any, Any] = {}
-    for number, node in enumerate(output.args[0]):
+    returned = output.args[0] if isinstance(output.args[0], list | tuple) else ()  # the condition of a loop has one
+    for number, node in enumerate(returned):
         value = node.meta.get("val") if hasattr(node, "op") else None
         if not isinstance(value, torch.Tensor) or node.op != "call_function":
             continue
@@ -71,9 +77,14 @@ def replace(gm: torch.fx.GraphModule, taken: Sequence[tuple[Region, Kernel]]) ->
     """Calls of operators in the place of regions.
 
     Args:
-        gm: the graph that the regions were found in.
+        gm: the graph that the regions were found in, or in what it calls, which is changed in copies.
         taken: regions in order, and what computes them.
     """
+    for name, body in bodies(gm):
+        graph, body.graph = body.graph, copy.deepcopy(body.graph)
+        setattr(gm, name, changed := torch.fx.GraphModule(body, graph))
+        replace(changed, taken)
+    taken = [(region, kernel) for region, kernel in taken if region.writes[0].graph is gm.graph]
     put: dict[Any, Any] = {}
     overloads = {kernel.operator for _, kernel in taken} | {kernel.behind for _, kernel in taken}
     for region, kernel in taken:
