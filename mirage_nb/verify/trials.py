@@ -253,7 +253,8 @@ class _Run:
         self._find_bound()
         while len(self.primes) < ATTEMPTS_PER_TRIAL * self.wanted + 48:
             if len(self.primes) == 2 * self.wanted + 8:  # many elements without a value: the reals may know already
-                if matching.selects or self._look().outcome is Outcome.DIFFERENT:
+                looked = self._look()
+                if matching.selects or looked.outcome is Outcome.DIFFERENT or looked.nowhere:
                     break
                 if self._are_one_term():
                     return self._agreed(None, ROOTS)
@@ -273,7 +274,8 @@ class _Run:
                 "the candidate has no value in many trials in which the program has one: these trials prove nothing",
             )
         return self._by_reals(
-            VerdictKind.UNDECIDED, f"some output elements had a value in fewer than {self.wanted} trials"
+            VerdictKind.UNDECIDED,
+            f"some output elements had a value in fewer than {self.wanted} trials; {self._agreement()}",
         )
 
     def _try_together(self, matching: Matching) -> None:
@@ -413,7 +415,7 @@ class _Run:
             return exact
         floats = in_floats(*self.pair, seed)
         if floats.outcome is Outcome.DIFFERENT or not exact.compared:
-            return floats if floats.outcome is not Outcome.OPEN else exact
+            return floats if floats.outcome is not Outcome.OPEN and floats.compared else exact
         if exact.outcome is Outcome.OPEN or floats.outcome is Outcome.OPEN:
             return exact
         return replace(exact, note=f"{exact.note}, {floats.note}")

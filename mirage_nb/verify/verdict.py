@@ -44,13 +44,15 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was seen, in words, and where the graphs differ; `whole`: of all elements; `compared`: of any."""
+    """What was seen, in words, and where the graphs differ; `whole`: of all elements; `compared`: of any; `nowhere`:
+    the program has a value at none of the points."""
 
     outcome: Outcome
     note: str
     witness: Witness | None = None
     whole: bool = True
     compared: bool = True
+    nowhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)

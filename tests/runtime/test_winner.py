@@ -52,7 +52,7 @@ def test_only_what_is_right_and_robust_wins() -> None:
     wrong = FloatReport(0.3, False, "output 0[0] is 1, the reference is 2")
     cases: list[tuple[Outcome, type[LaunchError], str]] = [
         (Outcome(wrong, True), WrongResult, r"wrong on CPU edition: output 0\[0\] is 1"),
-        (Outcome(wrong, False), LaunchError, "not checked: the program overflows in its own types"),
+        (Outcome(wrong, False), LaunchError, "not checked: the program has no value, or overflows, in its own types"),
         (Outcome(FloatReport(0.0, True), False), LaunchError, "in its own types$"),  # no element was compared
         (Outcome(RIGHT.report, True, GateReport((lost,))), PoorResult, "numerically poor: zero rows: output 0"),
     ]

@@ -91,6 +91,26 @@ def test_what_has_no_value_anywhere_is_not_taken_for_equal() -> None:
     assert verify(left, right).kind is VerdictKind.UNDECIDED
 
 
+@pytest.mark.parametrize(
+    ("factor", "columns"),
+    [
+        ("1 / (COUNT - COLUMNS)", 8),
+        ("1 / (COUNT - COLUMNS)", 1024),
+        ("1 / (COUNT - COLUMNS)", 300_000),
+        ("log(COUNT - COLUMNS - 2)", 8),
+        ("log(COUNT - COLUMNS - 2)", 1024),
+    ],
+)
+def test_nor_is_what_has_none_at_its_own_sizes(factor: str, columns: int) -> None:
+    """Elements of the widest one depend on too much to be computed exactly."""
+    factor = factor.replace("COUNT", "sum(0*X + 1, axis=1, keepdims=True)").replace("COLUMNS", str(columns))
+    pair = [graph(f"return {body}", f"X: f32[2, {columns}]\n") for body in (f"X * 2 * {factor}", f"2 * ({factor} * X)")]
+    verdict, proof = verify_and_prove(*pair)
+    assert (verdict.kind, proof) == (VerdictKind.UNDECIDED, None)
+    assert "at these sizes output 0 of the program has a value at none of the points" in verdict.note
+    assert columns > 1024 or "the program has a value over the reals at none of" in verdict.note
+
+
 def test_a_candidate_may_be_defined_on_more() -> None:
     assert verify(graph("return sqrt(X)*sqrt(X)*Y"), graph("return X*Y")).accepted
     assert verify(graph("return 2*Y*relu(X)/relu(X)"), graph("return 2*Y")).accepted

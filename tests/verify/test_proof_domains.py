@@ -188,6 +188,9 @@ def test_signs_by_facts():
     assert not here.holds(Need.NONZERO, entry("X", ((("X.0", -1001),),)))  # of one row, and of all
     with pytest.raises(ProofError, match="nowhere"):
         Facts([(Need.NONZERO, mul(num(0), X))]).known()
+    zero = Facts([(Need.POSITIVE, mul(X, Y)), (Need.NONNEGATIVE, X), (Need.NONNEGATIVE, mul(num(-1), X))])
+    with pytest.raises(ProofError, match="nowhere"):  # X is 0, so its product with Y, too
+        zero.holds(Need.NONZERO, top(mul(X, Y), sym("c")))
 
 
 def test_proofs_are_of_graphs_with_the_same_sizes_known_at_launch() -> None:
@@ -203,3 +206,21 @@ def test_proofs_are_of_graphs_with_the_same_sizes_known_at_launch() -> None:
         assert isinstance(proof, Proof)
         with pytest.raises(error):
             check(proof, program, mugraph)
+
+
+@pytest.mark.parametrize("columns", [8, 1024, 4096])
+@pytest.mark.parametrize("rows", [4, 4096])
+def test_what_has_no_value_at_its_own_sizes_is_not_proved_for_all(rows: int, columns: int) -> None:
+    """It is divided by how many columns there are, less as many: no proof for all sizes knows that."""
+    count = "sum(0*X + 1, axis=1, keepdims=True)"
+
+    def pair(less: int) -> list[KernelGraph]:
+        bodies = f"X / ({count} - {less})", f"2*X / (2*{count} - {2 * less})"
+        return [parse(f"X: f32[{rows}, {columns}]\nreturn {body}").graph for body in bodies]
+
+    proof = prove(*pair(columns + 1))
+    assert isinstance(proof, Proof)
+    found = prove(*pair(columns))
+    assert isinstance(found, Unproved) and "at these sizes output 0 of the program has a value at none" in str(found)
+    with pytest.raises(ProofError, match="at these sizes"):
+        check(Proof(()), *pair(columns)[:1] * 2)

@@ -38,6 +38,8 @@ from mirage_nb.verify.reals.float_gate import FloatReport
 
 ALONE = "CPU edition, operator by operator at smaller extents"
 """Where the program's own operators were executed, if there was no time for more."""
+NOTHING = "the program has no value, or overflows, in its own types"
+"""Why nothing was compared."""
 
 
 class WrongResult(LaunchError):
@@ -113,7 +115,7 @@ class Winner:
             report = replace(report, ok=True)
         if not outcome.safe and not own and (blind or not report.ok):
             where = f" ({report.note})" if report.note else ""
-            raise LaunchError(f"not checked: the program overflows in its own types{where}")
+            raise LaunchError(f"not checked: {NOTHING}{where}")
         if not report.ok:
             raise WrongResult(f"wrong on {executable.device}: {report.note}")
         if not outcome.hard.ok and not own:
@@ -144,7 +146,7 @@ class Winner:
 
     def __repr__(self) -> str:
         how = f", {self.precision}" if self.precision != EXACT else ""
-        off = "not compared with float64: the program overflows in its own types"
+        off = f"not compared with float64: {NOTHING}"
         if self.candidate.error is not None:
             off = f"relative error {self.report.relative_error:.1e}"
         return f"<Winner {self.candidate.line}, {off}{how}>"

@@ -44,6 +44,9 @@ FUNCTIONS: Mapping[str, Callable[[Signs], Signs]] = MappingProxyType(
 """What the signs of a function's first argument say of it, for functions that are known by name."""
 
 
+NOWHERE = "the program is defined nowhere: what it divides by is 0, or a root is of what is negative"
+
+
 class Facts:
     """What is known of terms: needs that hold, in every form that steps give them, and what follows for their parts.
 
@@ -135,12 +138,14 @@ class SignTable:
         self._found: dict[Term, Signs] = {}
 
     def signs(self, term: Term) -> Signs:
-        """The signs that the term can have."""
+        """The signs that the term can have. Raises ProofError where it can have none."""
         if term not in self._found:
             found = self._formed(term)
             if self.known and found != ABOVE:
                 factor, rest = self.canonical[term]
                 found &= times(self.known.get(rest, ANY), frozenset({1 if factor > 0 else -1}))
+            if not found:
+                raise ProofError(NOWHERE)
             self._found[term] = found
         return self._found[term]
 
@@ -152,9 +157,7 @@ class SignTable:
         factor, rest = self.canonical[term]
         signs &= before
         if not signs:
-            raise ProofError(
-                "the program is defined nowhere: what it divides by is 0, or a root is of what is negative"
-            )
+            raise ProofError(NOWHERE)
         self.known[rest] = times(signs, frozenset({1 if factor > 0 else -1}))
         self._found.clear()
         match term.kind:

@@ -274,7 +274,10 @@ class _Look:
             return Looked(Outcome.OPEN, note, whole=some == whole)
         if any(((compared < least) | (closely < 1)).any() for compared, closely, _ in self._counts):
             note = f"some elements have a value over the reals at fewer than {least} of {self.points} points"
-            return Looked(Outcome.OPEN, note, whole=some == whole)
+            nowhere = not any(counts.any() for counts in self._counts)
+            if nowhere:
+                note = f"the program has a value over the reals at none of {self.points} points"
+            return Looked(Outcome.OPEN, note, whole=some == whole, nowhere=nowhere)
         elements = "all elements" if some == whole else f"{some} of {whole} elements"
         searched = f" and at {self.suspects} where the candidate might have no value" if self.suspects else ""
         note = f"{elements} over the reals at {self.points} points{searched}"
