@@ -74,6 +74,13 @@ SAME = {
             "(X >= 0) | (2 * Y >= 3)": ("maximum(2 * X, 2 * Y - 3) >= 0",),
             "min(X > 0, axis=1)": ("min(X, axis=1) > 0",),
             "max(X >= 0, axis=1)": ("max(X, axis=1) >= 0", "1 - min(X < 0, axis=1)"),
+            "max(abs(X), axis=1) / 127": (
+                "maximum(max(X, axis=1), -min(X, axis=1)) / 127",
+                "max(abs(X) / 127, axis=1)",
+                "maximum(max(X / 127, axis=1), max(X / -127, axis=1))",
+            ),
+            "max(leaky_relu(X), axis=1)": ("leaky_relu(max(X, axis=1))",),
+            "max(abs(X) * Y * Y - Y, axis=1)": ("maximum(max(X * Y * Y - Y, axis=1), max(-Y * (X * Y + 1), axis=1))",),
             "sigmoid(X) * (1 - sigmoid(X))": ("exp(-X) / (1 + exp(-X)) ** 2", "sigmoid(X) * sigmoid(-X)"),
             "exp(where(X > 3, Y, X)) * 2": ("where(X > 3, 2 * exp(Y), 2 * exp(X))",),
         }.items()

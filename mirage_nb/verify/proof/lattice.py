@@ -121,8 +121,11 @@ def _numerals(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
 
 
 def _apart(known: Known, term: Term) -> Step | None:
-    """Of two terms their difference is compared with 0, whichever way round; but for maxima, which are apart."""
-    if len(term.args) != 2 or any(_lower(part) or part.kind is Kind.MAX for part in term.args):
+    """Of two terms their difference is compared with 0, whichever way round; but for maxima of different terms, which
+    are apart."""
+    if len(term.args) != 2 or any(map(_lower, term.args)):
+        return None
+    if any(part.kind is Kind.MAX for part in term.args) and len({split(part)[1] for part in term.args}) > 1:
         return None
     small, large = sorted(term.args, key=lambda part: part.kind is not Kind.NUM)
     if small.kind is not Kind.NUM:
@@ -130,6 +133,16 @@ def _apart(known: Known, term: Term) -> Step | None:
     if small == ZERO and leading(large) < 0:
         return step("largest_turned", a=large)
     return None
+
+
+def _scaled(known: Known, term: Term) -> Step | None:
+    """The numeral that both of two maxima are multiplied by stands in front."""
+    scales = {abs(split(part)[0].data) for part in term.args}
+    if len(term.args) != 2 or len(scales) != 1 or not scales.isdisjoint((0, 1)):
+        return None
+    (scale,) = scales
+    a, b = (mul(num(1 / scale), part) for part in term.args)
+    return step("largest_scale", a=a, b=b, c=num(scale))
 
 
 def _product(known: Known, term: Term) -> Step | None:
@@ -178,4 +191,4 @@ def least(known: Known, term: Term) -> Step | None:
     return None
 
 
-TOPS: tuple[Rule, ...] = (_known, _absorbed, _functions, _shared, _apart, _numerals, _product)
+TOPS: tuple[Rule, ...] = (_known, _absorbed, _functions, _shared, _apart, _scaled, _numerals, _product)

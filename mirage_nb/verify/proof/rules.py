@@ -32,7 +32,7 @@ from mirage_nb.verify.proof.known import ONE, ZERO, Known, Rule, factors, leadin
 from mirage_nb.verify.proof.lattice import TOPS, least, opposed, squared
 from mirage_nb.verify.proof.signs import listed, vanishes
 from mirage_nb.verify.proof.steps import Binding, Step
-from mirage_nb.verify.proof.terms import Kind, Term, Var, add, fn, inv, mul, num, opened, renamed, top
+from mirage_nb.verify.proof.terms import Kind, Term, Var, add, fn, inv, mul, neg, num, opened, renamed, top
 
 
 def _collect(known: Known, term: Term) -> Step | None:
@@ -249,7 +249,7 @@ def _connected(parts: Sequence[Term], indices: Sequence[Var]) -> set[int]:
         reached |= frozenset().union(*(parts[place].free.intersection(indices) for place in more))
 
 
-def _maximum(known: Known, term: Term) -> Step | None:
+def _maximum(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
     indices, (body,) = opened(term)
     unused = tuple(var for var in indices if var not in body.free)
     if unused:
@@ -263,13 +263,35 @@ def _maximum(known: Known, term: Term) -> Step | None:
     bound = [part for part in body.args if part not in loose]
     if body.kind is Kind.ADD and loose:
         return step("max_shift", V=indices, a=add(*bound), c=add(*loose))
+    if body.kind is Kind.ADD:
+        return _largest_beside(known, indices, body)
     scales = [part for part in loose if known.nonnegative(part)]
     if body.kind is Kind.MUL and scales:
-        rest = [part for part in body.args if part not in scales]
-        return step("max_scale", V=indices, a=mul(*rest), c=mul(*scales))
+        others = [part for part in body.args if part not in scales]
+        return step("max_scale", V=indices, a=mul(*others), c=mul(*scales))
+    number, rest = split(body)
+    if body.kind is Kind.MUL and number.data < 0 and number.data != -1:
+        return step("max_scale", V=indices, a=neg(rest), c=num(-number.data))
     if body.kind is Kind.EXP or body.kind is Kind.SQRT:
         return step(f"{body.kind.value}_max", True, V=indices, f=body.args[0])
     return None
+
+
+def _largest_beside(known: Known, indices: tuple[Var, ...], body: Term) -> tuple[Step, ...] | None:
+    """The maximum of a sum with one larger of two in it is the larger one of two maxima, as that of |x| is."""
+    tops = [(part, factor) for part in body.args for factor in factors(part) if factor.kind is Kind.TOP]
+    if len(tops) != 1:
+        return None
+    ((part, largest),) = tops
+    scale = mul(*without(factors(part), factors(part).index(largest)))
+    if not known.nonnegative(scale):
+        return None
+    rest = add(*without(body.args, body.args.index(part)))
+    a, b = largest.args[0], top(*largest.args[1:])
+    large, other = mul(scale, a), mul(scale, b)
+    scaled = (step("largest_scale", True, a=a, b=b, c=scale),) if scale != ONE else ()
+    apart = step("max_apart", V=indices, a=add(large, rest), b=add(other, rest))
+    return (*scaled, step("largest_shift", True, a=large, b=other, c=rest), apart)
 
 
 def _step_of_largest(known: Known, term: Term) -> Step | None:
