@@ -15,7 +15,7 @@ from mirage_nb.codegen.emitted import MapArg
 from mirage_nb.codegen.texel_product import TexelProduct, WideProduct
 from mirage_nb.codegen.tile_copies import tensor_map, write_copy
 from mirage_nb.codegen.tile_products import ProductText
-from mirage_nb.codegen.tile_registers import RegisterText, declared
+from mirage_nb.codegen.tile_registers import Defined, RegisterText, declared
 from mirage_nb.codegen.tile_sums import SumText
 from mirage_nb.codegen.tile_values import TexelValueText, ValueText
 from mirage_nb.codegen.writer import Writer, c_index, stored_type
@@ -75,7 +75,7 @@ class ProgramText:
     out: Writer = field(default_factory=Writer)
     role: str = ""
     held: dict[str, int] = field(default_factory=dict)
-    defined: dict[str, Number | Count | Map | Reduce] = field(default_factory=dict)
+    defined: dict[str, Defined] = field(default_factory=dict)
     products: ProductText = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +91,9 @@ class ProgramText:
                 out.line(f"const int {RANK} = (int)blockIdx.x % {program.cluster};")
             if self.overlap.ahead:
                 out.line("grid_dependency_launch();")
+            for tile in program.tiles:
+                if tile.place is Place.GLOBAL and "_" in tile.name:  # an operand along other axes
+                    out.line(f"const {stored_type(tile.dtype)}* const {tile.name} = x{program.operand(tile.name)};")
             self._shared()
             first = 0
             for role in program.roles:
@@ -105,8 +108,7 @@ class ProgramText:
 
     def params(self) -> tuple[int, ...]:
         """Operands that the kernel takes as pointers, in order."""
-        read = {s.source for s in self.program.every if isinstance(s, Read)}
-        return tuple(sorted(self.program.operand(name) for name in read))
+        return tuple(sorted({self.program.operand(s.source) for s in self.program.every if isinstance(s, Read)}))
 
     def tensor_maps(self) -> dict[str, MapArg]:
         """The tensor maps that follow the pointers, in order, by their names here; values are operands."""
@@ -219,11 +221,11 @@ class ProgramText:
     def _body(self, statements: tuple[Statement, ...], counter: str = "") -> None:
         """Statements of one level."""
         waiting: list[Value] = []
-        registers = RegisterText(self.out, self.program, self.defined)
+        registers = RegisterText(self.out, self.program, self.role, self._ends(), self.defined)
 
         def compute() -> None:
             for value in waiting:
-                assert isinstance(value, Number | Count | Map | Reduce | Set)
+                assert not isinstance(value, Store)
                 registers.write(value)
             waiting.clear()
 

@@ -2,43 +2,32 @@
 
 In: the statements of a tile program that define, reduce and keep values. Out: statements on a thread's own elements.
 A value with rows only is computed where it stands; one with rows and columns is no more than an expression, computed
-anew for whatever takes it, element by element. Invariant: every lane takes part in every reduction.
+anew for whatever takes it, element by element. What is read is loaded where it stands (`tile_reads`). Invariant: every
+lane takes part in every reduction, and in every exchange of what was loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mirage_nb.codegen.operators import CUDA, number
+from mirage_nb.codegen.tile_reads import Element, ReadText, each_row
 from mirage_nb.codegen.writer import Writer, c_index, c_type
 from mirage_nb.ir import DType, OpKind
+from mirage_nb.optimize.reach import Reach
 from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.program import Clear, Count, Map, Number, Program, Reduce, Set, Tile
-from mirage_nb.tile.rules import HEIGHT
+from mirage_nb.tile.program import Clear, Count, Map, Number, Program, Read, Reduce, Set, Tile
+from mirage_nb.tile.rules import HEIGHT, QUAD
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE
 
-QUAD = 4
-"""Lanes that hold the columns of a row of a fragment."""
 REDUCTIONS = {
     OpKind.SUM: ("0.0f", "{} + {}", "warp_sum"),
     OpKind.MAX: ("NEGATIVE_INFINITY", "maximum({}, {})", "warp_max"),
 }
 """What a reduction begins with, how it goes on, how lanes do it together."""
 
-Defined = Number | Count | Map | Reduce
-
-
-@dataclass(frozen=True, slots=True)
-class Element:
-    """A thread's element: its subtile, which of its two rows there, its fragment and its column there, in C."""
-
-    i: str
-    h: str
-    j: str = ""
-    e: str = ""
+Defined = Number | Read | Count | Map | Reduce
 
 
 def is_operand(tile: Tile) -> bool:
@@ -56,15 +45,22 @@ def declared(tile: Tile) -> str:
 
 @dataclass(slots=True)
 class RegisterText:
-    """Writes them. defined: the statement of every value so far."""
+    """Writes them. ends: of global tensors that end where a size does, which is known at launch; defined: the statement
+    of every value so far; reads: how those of this body are loaded."""
 
     out: Writer
     program: Program
-    defined: dict[str, Defined] = field(default_factory=dict)
+    role: str
+    ends: dict[str, Reach]
+    defined: dict[str, Defined]
+    reads: dict[str, ReadText] = field(default_factory=dict)
 
     def write(self, statement: Defined | Set) -> None:
         """One statement."""
         match statement:
+            case Read():
+                self.defined[statement.name] = statement
+                self._reading(statement).load()
             case Count():
                 self.defined[statement.name] = statement
                 self._count(statement)
@@ -76,8 +72,10 @@ class RegisterText:
                     self._rows(statement)
             case Reduce():
                 self.defined[statement.name] = statement
+                self._exchange()
                 self._reduce(statement)
             case Set():
+                self._exchange()
                 self._set(statement)
 
     def clear(self, statement: Clear) -> None:
@@ -95,6 +93,8 @@ class RegisterText:
         match self.defined[name]:
             case Number():
                 return ()
+            case Read(_, source):
+                return self.program.held_axes(self.program.tile(source), self.role)
             case Count(_, axis):
                 return (axis,)
             case Map(_, _, _, operands):
@@ -126,13 +126,25 @@ class RegisterText:
 
     # -- statements
 
+    def _reading(self, made: Read) -> ReadText:
+        if made.name not in self.reads:
+            scores = next(t for t in self.program.register_tiles(self.role) if len(t.shape) > 1)
+            axes = self.axes(made.name)
+            self.reads[made.name] = ReadText(self.out, self.program, self.ends, made, axes, scores)
+        return self.reads[made.name]
+
+    def _exchange(self) -> None:
+        """Lanes hand each other what they loaded for each other, which is used from here on."""
+        for read in self.reads.values():
+            read.exchange()
+
     def _count(self, made: Count) -> None:
         """Rows one by one; columns from this lane's first one on."""
         out, name = self.out, made.name
         if self._of_rows(name):
             subtiles = self._shape(name)[0] // HEIGHT
             out.line(f"float {name}[{subtiles}][2];")
-            with self._each_row(subtiles) as (i, h):
+            with each_row(self.out, subtiles) as (i, h):
                 row = f"{HEIGHT} * {i} + 16 * (warp % 4) + lane / 4 + 8 * {h}"
                 out.line(f"{name}[{i}][{h}] = float({c_index(made.at)} + {row});")
             return
@@ -141,14 +153,14 @@ class RegisterText:
     def _rows(self, made: Map) -> None:
         subtiles = self._shape(made.name)[0] // HEIGHT
         self.out.line(f"float {made.name}[{subtiles}][2];")
-        with self._each_row(subtiles) as (i, h):
+        with each_row(self.out, subtiles) as (i, h):
             self.out.line(f"{made.name}[{i}][{h}] = {self._said(made, Element(i, h), set())};")
 
     def _reduce(self, made: Reduce) -> None:
         rows, columns = self._shape(made.operand)
         start, combine, across = REDUCTIONS[made.kind]
         self.out.line(f"float {made.name}[{rows // HEIGHT}][2];")
-        with self._each_row(rows // HEIGHT) as (i, h):
+        with each_row(self.out, rows // HEIGHT) as (i, h):
             self.out.line(f"float part[2] = {{{start}, {start}}};")
             with self.out.unrolled("j", columns // COLUMN_TILE) as j, self.out.unrolled("e", 2) as e:
                 text = self._element(made.operand, Element(i, h, j, e), set())
@@ -162,7 +174,7 @@ class RegisterText:
         if is_operand(tile):
             self._set_operand(made, tile)
             return
-        with self._each_row(subtiles) as (i, h):
+        with each_row(self.out, subtiles) as (i, h):
             if len(tile.shape) == 1:
                 self.out.line(f"{name}[{i}][{h}] = {self._element(made.value, Element(i, h), set())};")
                 return
@@ -174,7 +186,10 @@ class RegisterText:
     def _set_operand(self, made: Set, tile: Tile) -> None:
         """Two neighbours in a row to a word: a fragment of sixteen columns is two accumulators' of eight."""
         out, element = self.out, c_type(tile.dtype)
-        with self._each_row(tile.shape[0] // HEIGHT) as (i, h), out.unrolled("j", tile.shape[1] // COLUMN_TILE) as j:
+        with (
+            each_row(self.out, tile.shape[0] // HEIGHT) as (i, h),
+            out.unrolled("j", tile.shape[1] // COLUMN_TILE) as j,
+        ):
             out.line("float pair[2];")
             with out.unrolled("e", 2) as e:
                 out.line(f"pair[{e}] = {self._element(made.value, Element(i, h, j, e), set())};")
@@ -190,6 +205,8 @@ class RegisterText:
         made = self.defined[name]
         if isinstance(made, Number):
             return number(made.value)
+        if isinstance(made, Read):
+            return self._reading(made).element(at)
         if self._of_rows(name):
             return f"{name}[{at.i}][{at.h}]"
         if isinstance(made, Count):
@@ -223,8 +240,3 @@ class RegisterText:
 
     def _place(self, at: Element) -> str:
         return f"[{at.i}][4 * {at.j} + 2 * {at.h} + {at.e}]"
-
-    @contextmanager
-    def _each_row(self, subtiles: int) -> Iterator[tuple[str, str]]:
-        with self.out.unrolled("i", subtiles) as i, self.out.unrolled("h", 2) as h:
-            yield i, h

@@ -11,32 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 from mirage_nb.codegen.operators import CUDA, number
 from mirage_nb.codegen.texel_product import run_of, thread_text
+from mirage_nb.codegen.tile_access import TOGETHER, Access, Part, loaded
 from mirage_nb.codegen.writer import Writer, c_type, stored_type
-from mirage_nb.ir import HALVES, DType
+from mirage_nb.ir import DType
 from mirage_nb.optimize.reach import Reach
 from mirage_nb.tile.instructions import InstructionTile, Place
-from mirage_nb.tile.program import PART, RANK, Index, Map, Number, Program, Read, Store, Tile, Walk
+from mirage_nb.tile.program import Index, Map, Number, Program, Read, Store, Tile
 from mirage_nb.tile.rules import HEIGHT
 from mirage_nb.tile.sharing import COLUMN_TILE
-
-TOGETHER = 4
-"""Fragments whose words lanes exchange."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Elements of a global tensor at a row and a column of the part's tile: the offset of the first, and whether it
-    exists ("": always). wide: lanes may move 16 bytes of it, paired: two elements."""
-
-    tile: Tile
-    offset: str
-    inside: str
-    wide: bool
-    paired: bool
 
 
 class ValueText:
@@ -53,19 +38,11 @@ class ValueText:
         self.rows, self.columns = whole.shape
         self.row_axis, self.column_axis = whole.axes
         self.group = TOGETHER if self.columns % (TOGETHER * COLUMN_TILE) == 0 else 2
-        self.most = self._counters()
 
     def _read(self) -> set[str]:
         """The names that are computed with, or stored."""
         found = {s.value for s in self.stores}
         return found.union(*(s.operands for s in self.statements if isinstance(s, Map)))
-
-    def _counters(self) -> dict[str, int]:
-        """The largest value of every counter."""
-        found = {PART: max(role.parts for role in self.program.roles) - 1, RANK: self.program.cluster - 1}
-        for walk in (s for s in self.program.every if isinstance(s, Walk)):
-            found |= {name: count - 1 for name, count in walk.counters}
-        return found
 
     def emit(self) -> None:
         """All of them."""
@@ -149,7 +126,7 @@ class ValueText:
         return axis in self.program.tile(read.source).axes
 
     def _scalar(self, read: Read) -> None:
-        self.out.line(f"const float {read.name} = {_loaded(self._access(read.source, read.at, '0'))};")
+        self.out.line(f"const float {read.name} = {loaded(self._access(read.source, read.at, '0'))};")
 
     def _pair(self, read: Read, q: str, wide: bool) -> None:
         """Two neighbours of a row."""
@@ -165,12 +142,12 @@ class ValueText:
         out, access = self.out, self._access(read.source, read.at)
         if vector:
             at = f"{access.tile.name} + {access.offset}"
-            loaded = f"load_inside<{length}>({at}, {access.inside})" if access.inside else f"load<{length}>({at})"
-            out.line(f"const auto {read.name} = to_floats({loaded});")
+            text = f"load_inside<{length}>({at}, {access.inside})" if access.inside else f"load<{length}>({at})"
+            out.line(f"const auto {read.name} = to_floats({text});")
             return
         out.line(f"float {read.name}[{length}];")
         with out.unrolled("e", length) as e:
-            out.line(f"{read.name}[{e}] = {_loaded(self._access(read.source, read.at, f'column + {e}'))};")
+            out.line(f"{read.name}[{e}] = {loaded(self._access(read.source, read.at, f'column + {e}'))};")
 
     def _store_pair(self, store: Store) -> None:
         out, access = self.out, self._access(store.target, store.at)
@@ -194,54 +171,13 @@ class ValueText:
 
     def _access(self, name: str, at: tuple[Index, ...], column: str = "column") -> Access:
         """The element of a global tensor at `row` and `column` of this part's tile."""
-        tile = self.program.tile(name)
-        terms: dict[str, int] = {}
-        checks: list[str] = []
-        stride, const = tile.elements, 0
-        for dim, (axis, extent, place) in enumerate(zip(tile.axes, tile.shape, at, strict=True)):
-            stride //= extent
-            const += place.const * stride
-            inner = {self.row_axis: "row", self.column_axis: column}.get(axis, "0") if axis else "0"
-            size = {self.row_axis: self.rows, self.column_axis: self.columns}.get(axis, 1) if axis else 1
-            for counter, factor in (*place.terms, *(((inner, 1),) if inner != "0" else ())):
-                terms[counter] = terms.get(counter, 0) + factor * stride
-            last = place.const + sum(f * self.most.get(c, 0) for c, f in place.terms) + size
-            end = self.ends.get(name) if not dim else None
-            if last > extent if end is None else not end.whole:
-                here = {**dict(place.terms), **({inner: 1} if inner != "0" else {})}
-                checks.append(f"{_sum(here, place.const)} < {extent if end is None else end}")
-        matrix = {self.row_axis, self.column_axis} <= set(tile.axes)
-        contiguous = bool(tile.axes) and tile.axes[-1] == self.column_axis
-        width = tile.shape[-1] if tile.shape else 1
-        starts = all(f % COLUMN_TILE == 0 for _, f in at[-1].terms) and at[-1].const % COLUMN_TILE == 0 if at else False
-        full = self.group == TOGETHER and width % COLUMN_TILE == 0 and starts
-        return Access(
-            tile,
-            _sum(terms, const),
-            " && ".join(checks),
-            matrix and contiguous and full and tile.dtype in HALVES,
-            contiguous and width % 2 == 0 and starts,
-        )
+        axes, shape = (self.row_axis, self.column_axis), (self.rows, self.columns)
+        return Part(self.program, self.ends, axes, shape, self.group).access(name, at, column)
 
     @contextmanager
     def _when(self, condition: str) -> Iterator[None]:
         with self.out.block(f"if ({condition})" if condition else ""):
             yield
-
-
-def _loaded(access: Access) -> str:
-    """A C expression for one element; zero where there is none."""
-    value = f"to_float({access.tile.name}[{access.offset}])"
-    return f"{access.inside} ? {value} : 0.0f" if access.inside else value
-
-
-def _sum(terms: dict[str, int], const: int) -> str:
-    """A C expression for a sum of multiples."""
-    parts = [
-        name if factor == 1 else f"({name}) * {factor}" if " " in name else f"{name} * {factor}"
-        for name, factor in terms.items()
-    ]
-    return " + ".join([*parts, *([str(const)] if const or not parts else [])])
 
 
 class TexelValueText(ValueText):

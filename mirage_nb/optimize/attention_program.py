@@ -20,7 +20,16 @@ from mirage_nb.optimize.attention_keys import Keys, keys_of
 from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.optimize.product_program import Given
 from mirage_nb.targets import Target
-from mirage_nb.tile.attention import KEYS, AttentionBlock, counters_of, matrix_axes
+from mirage_nb.tile.attention import (
+    KEYS,
+    AttentionBlock,
+    beside,
+    counters_of,
+    lies_along,
+    matrix_axes,
+    registers_beside,
+    weights_are_f32,
+)
 from mirage_nb.tile.instructions import Place, wgmma
 from mirage_nb.tile.mask import masks_of, places_of, span_needed
 from mirage_nb.tile.products import COLUMNS, ROWS, Operand, broadcast_axes, distinct, reshaped
@@ -39,6 +48,7 @@ from mirage_nb.tile.program import (
     Pipeline,
     Product,
     Program,
+    Read,
     Reduce,
     Release,
     Role,
@@ -70,7 +80,7 @@ class _OtherBlock(Exception):
 def attention_program(made: AttentionBlock, target: Target, given: Given) -> Program | None:
     """The tile program of a block, None where there is none."""
     counters = counters_of(made)
-    if target.capability != CAPABILITY or counters is None or not _fits(made, target):
+    if target.capability != CAPABILITY or counters is None or not _fits(made, target, given):
         return None
     try:
         return _Planner(made, target, given, block=made.block, counters=counters).program()
@@ -78,12 +88,17 @@ def attention_program(made: AttentionBlock, target: Target, given: Given) -> Pro
         return None
 
 
-def _fits(made: AttentionBlock, target: Target) -> bool:
+def _fits(made: AttentionBlock, target: Target, given: Given) -> bool:
     """Whether tiles are those of warpgroups, and the copy engine can bring every operand."""
     sizes = made.rows, made.step, made.depth, made.columns
     operands = made.queries, made.keys, made.values
-    fits = bool(chained_fits(*sizes, target.shared_per_block)) and distinct(operands, (), lambda attrs: attrs.arg)
-    return fits and all(_boxed(made, operand) for operand in operands)
+    others = beside(made, {*given.numbers, *given.places})
+    if weights_are_f32((made.block.args[attrs.arg].dtype for attrs in others), (t.dtype for t in given.outputs)):
+        return False
+    fits = bool(chained_fits(*sizes, target.shared_per_block, registers_beside(made, others)))
+    return (
+        fits and distinct(operands, (), lambda attrs: attrs.arg) and all(_boxed(made, operand) for operand in operands)
+    )
 
 
 def _boxed(made: AttentionBlock, operand: Operand) -> bool:
@@ -101,12 +116,17 @@ def _boxed(made: AttentionBlock, operand: Operand) -> bool:
 @dataclass(slots=True)
 class _Planner(OnGrid):
     """Writes one program. known: the names of nodes that were computed, as long as what they are computed from holds.
-    keys: the tiles of keys that rows need; masks: the nodes that choose scores. row: where a group's rows begin."""
+    once: what is read where a point begins; ahead: what an iteration reads before its keys have come; loaded: the names
+    of both. keys: the tiles of keys that rows need; masks: the nodes that choose scores. row: where a group's rows
+    begin; chosen: masks are asked."""
 
     made: AttentionBlock
     target: Target
     given: Given
     known: dict[int, str] = field(default_factory=dict)
+    once: dict[int, Read] = field(default_factory=dict)
+    loaded: dict[int, str] = field(default_factory=dict)
+    ahead: list[Read] = field(default_factory=list)
     names: int = 0
     keys: Keys = field(init=False)
     row: Index = field(init=False)
@@ -217,18 +237,19 @@ class _Planner(OnGrid):
         def iteration(done: Index, *, chosen: bool) -> tuple[Statement, ...]:
             before, behind = self._softmax(self._key(done), rescaled=True, chosen=chosen)
             return (
-                Await(KEY_RING), *turn, *scored, Await(VALUE_RING), added, *over,
+                *self.ahead, Await(KEY_RING), *turn, *scored, Await(VALUE_RING), added, *over,
                 Release(KEY_RING), *before, Release(VALUE_RING), *behind,
             )  # fmt: skip
 
         first = self._softmax(self._key(Index()), rescaled=False, chosen=keys.chosen)
+        ahead = self.ahead
         loops = [
             replace(s.loop, body=iteration(counted(s.loop.counter) + s.done, chosen=s.chosen)) for s in keys.sections
         ]
         return (
-            *keys.tables, *keys.skipped(made.step), *start, Await(QUERY_RING), Await(KEY_RING), *turn, *scored, *over,
-            Release(KEY_RING), *first[0], *first[1], *loops, Release(QUERY_RING), Await(VALUE_RING), added,
-            Release(VALUE_RING), *self._epilogue(),
+            *keys.tables, *keys.skipped(made.step), *start, *self.once.values(), *ahead, Await(QUERY_RING),
+            Await(KEY_RING), *turn, *scored, *over, Release(KEY_RING), *first[0], *first[1], *loops,
+            Release(QUERY_RING), Await(VALUE_RING), added, Release(VALUE_RING), *self._epilogue(),
         )  # fmt: skip
 
     def _lowest(self) -> list[Statement]:
@@ -241,7 +262,9 @@ class _Planner(OnGrid):
         """Everything between the products: in front of the result's release, and behind it. rescaled: the result holds
         something already. chosen: the mask leaves out some of the scores."""
         made, found = self.made, list[Statement]()
-        self.known, self.key, self.chosen = {made.scores: SCORES}, key, chosen
+        self.loaded = {place: read.name for place, read in self.once.items()}
+        self.known = {made.scores: SCORES, **self.loaded}
+        self.ahead, self.key, self.chosen = [], key, chosen
         factor = ""
         for top in made.tops:
             source = made.written.nodes[top].inputs[0]
@@ -309,7 +332,7 @@ class _Planner(OnGrid):
             return
         found.append(Set(SCORES, self._value(found, node, (ROWS, KEYS))))
         rows = {place: name for place, name in self.known.items() if self.made.written.nodes[place].shape[-1:] == (1,)}
-        self.known = {**rows, node: SCORES, **{p: n for p, n in self.known.items() if self._number(p)}}
+        self.known = {**self.loaded, **rows, node: SCORES, **{p: n for p, n in self.known.items() if self._number(p)}}
 
     def _number(self, place: int) -> bool:
         return self.made.written.nodes[place].kind is OpKind.CONST
@@ -338,8 +361,10 @@ class _Planner(OnGrid):
             return self._value(found, node.inputs[1], axes)
         if isinstance(node.attrs, InIterAttrs) and node.attrs.arg in self.given.numbers:
             return self._named_value(place, found, Number(self._new(), self.given.numbers[node.attrs.arg]))
-        if isinstance(node.attrs, InIterAttrs):
+        if isinstance(node.attrs, InIterAttrs) and node.attrs.arg in self.given.places:
             return self._named_value(place, found, self._count(node.attrs, axes))
+        if isinstance(node.attrs, InIterAttrs):
+            return self._read(place, node.attrs, axes)
         if place in self.made.sums or place in self.made.results:
             return _total(place) if place in self.made.sums else RESULT
         if place in self.made.late:
@@ -364,6 +389,22 @@ class _Planner(OnGrid):
         shape = self.block.tile_shape(attrs)
         (at,) = (index for index, n in zip(self._at(attrs.imap, shape), shape, strict=True) if n > 1)
         return Count(self._new(), axis, at + self.row if axis == ROWS else self.key)
+
+    def _read(self, place: int, attrs: InIterAttrs, axes: tuple[str, ...]) -> str:
+        """Elements of an operand beside the matrices: those of an iteration in front of it, others once at a point."""
+        if not lies_along(self.made, self.counters, attrs, axes):
+            raise _OtherBlock
+        shape = self.block.tile_shape(attrs)
+        moves = {ROWS: self.row, KEYS: self.key}
+        at = tuple(i + moves.get(axis, Index()) for i, axis in zip(self._at(attrs.imap, shape), axes, strict=True))
+        source = self._global(f"x{attrs.arg}", self.block.args[attrs.arg], attrs.imap, axes)
+        read = Read(self._new(), source, at)
+        self.known[place] = self.loaded[place] = read.name
+        if KEYS in axes:
+            self.ahead.append(read)
+        else:
+            self.once[place] = read
+        return read.name
 
     def _named_value(self, place: int, found: list[Statement], statement: Number | Count | Map) -> str:
         found.append(statement)

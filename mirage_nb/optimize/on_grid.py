@@ -43,8 +43,8 @@ class OnGrid:
         stored = tuple(f"o{i}" for i in range(outputs))
         return Program(CAPABILITY, blocks, axes, tuple(roles), tuple(self.tiles.values()), tuple(rings), stored, code)
 
-    def _global(self, name: str, type_: TensorType, cut: Cut, axes: tuple[str, ...]) -> None:
-        """A tensor in device memory; leading dimensions have the axes of the grid dims that cut them."""
+    def _global(self, name: str, type_: TensorType, cut: Cut, axes: tuple[str, ...]) -> str:
+        """The tile of a tensor in device memory; leading dimensions have the axes of the grid dims that cut them."""
         named = list(axes)
         for g, dim in enumerate(cut):
             if dim is not None and not named[dim] and self.block.grid[g] > 1:
@@ -52,7 +52,10 @@ class OnGrid:
         for axis, extent in zip(named, type_.shape, strict=True):
             if axis:
                 self.axes.setdefault(axis, extent)
+        if name in self.tiles and self.tiles[name].axes != tuple(named):
+            name = f"{name}_{''.join(named)}"
         self.tiles.setdefault(name, Tile(name, Place.GLOBAL, tuple(named), type_.shape, type_.dtype))
+        return name
 
     def _part(self, cut: Cut, dim: int) -> Index:
         """Which part of a dimension is this point's."""

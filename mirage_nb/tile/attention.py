@@ -8,11 +8,13 @@ stand in their place; rows, keys and columns are each one dimension of a tile, a
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from mirage_nb.ir import HALVES, OPS, AccumKind, BlockGraph, DimAttrs, DType, InIterAttrs, OpKind, Trait, TransposeAttrs
 from mirage_nb.ir.graph import reached
 from mirage_nb.ir.ops import Shape
+from mirage_nb.tile import rules
 from mirage_nb.tile.bodies import UNSHIFTED, Finder, Shift
 from mirage_nb.tile.products import COLUMNS, LEADING, ROWS, SUMMED, Operand, reshaped
 from mirage_nb.tile.sketch import MATMULS, Node, Sketch, sketch_of
@@ -126,6 +128,57 @@ def counters_of(made: AttentionBlock) -> tuple[str, ...] | None:
             return None
         names.append(cut.pop() if cut and extent > 1 else LEADING[g])
     return tuple(names) if len(set(names)) == len(names) else None
+
+
+def lies_along(made: AttentionBlock, counters: tuple[str, ...], attrs: InIterAttrs, axes: tuple[str, ...]) -> bool:
+    """Whether an operand beside the matrices has these axes: what blocks and iterations have of it are the same rows
+    and keys, none beyond its end."""
+    block = made.block
+    if not axes or block.args[attrs.arg].dtype is DType.F64 or any(block.overhanging(attrs)):
+        return False
+    return all(_lies(made, counters, attrs, dim, axis) for dim, axis in enumerate(axes))
+
+
+def axes_beside(made: AttentionBlock, counters: tuple[str, ...], attrs: InIterAttrs) -> tuple[str, ...] | None:
+    """The axes that an operand beside the matrices may have; None where it has none."""
+    every = range(len(made.block.tile_shape(attrs)))
+    found = [[axis for axis in ("", KEYS, ROWS) if _lies(made, counters, attrs, dim, axis)] for dim in every]
+    axes = tuple(names[0] for names in found if names)
+    return axes if len(axes) == len(found) and lies_along(made, counters, attrs, axes) else None
+
+
+def _lies(made: AttentionBlock, counters: tuple[str, ...], attrs: InIterAttrs, dim: int, axis: str) -> bool:
+    """Whether a dimension of an operand is along this axis."""
+    block, extent = made.block, made.block.tile_shape(attrs)[dim]
+    cut = [counters[g] for g, d in enumerate(attrs.imap) if d == dim and block.grid[g] > 1]
+    if attrs.fmap == dim and block.has_loop:
+        return axis == KEYS and not cut and extent == made.step
+    if axis == ROWS:
+        return extent == made.rows and (cut == [ROWS] or (not cut and ROWS not in counters))
+    return not axis and extent == 1 and ROWS not in cut
+
+
+def weights_are_f32(beside: Iterable[DType], stored: Iterable[DType]) -> bool:
+    """Whether an operand beside the matrices makes weights of f32 of their scores, and what becomes of them is stored
+    so: no instruction multiplies such weights."""
+    return DType.F32 in beside and DType.F32 in stored
+
+
+def beside(made: AttentionBlock, known: Collection[int]) -> tuple[InIterAttrs, ...]:
+    """The operands that are read beside the matrices. known: those that are not read."""
+    matrices = [o.attrs for o in (made.queries, made.keys, made.values)]
+    attrs = (op.attrs for op in made.block.ops if isinstance(op.attrs, InIterAttrs))
+    return tuple(a for a in attrs if a not in matrices and a.arg not in known)
+
+
+def registers_beside(made: AttentionBlock, others: Iterable[InIterAttrs]) -> int:
+    """Of a thread, for what an iteration reads beside the matrices."""
+    found = 0
+    for attrs in (one for one in others if one.fmap is not None):
+        tile = made.block.tile_shape(attrs)
+        rows = any(extent > 1 for dim, extent in enumerate(tile) if dim != attrs.fmap)
+        found += int(rules.registers_beside(made.step, made.block.args[attrs.arg].dtype.size, rows))
+    return found
 
 
 def matrix_axes(shape: Shape, axes: tuple[str, str]) -> tuple[str, ...] | None:

@@ -273,8 +273,10 @@ class _Role:
 
     def _slot(self, name: str) -> Coordinates | None:
         """Where a shared tile's newest awaited slot, or a register tile, begins."""
-        if self.program.tile(name).place is Place.REGISTER:
-            return self.tiles[name].at or None if name in self.tiles else None
+        tile = self.program.tile(name)
+        if tile.place is Place.REGISTER:
+            at = self.tiles[name].at if name in self.tiles else {}
+            return at if at.keys() >= {*tile.axes} else None
         for ring_name, ring in self.rings.items():
             taken = self.taken.get(ring_name, 0)
             if name in ring.tiles and taken > ring.given.get(self.role.name, 0):
@@ -342,11 +344,11 @@ class _Role:
                 self.values[name] = Held({axis: self.places.index(at)}, axes=(axis,))
             case Read(name, source, at):
                 tile = self.places.tensor(source)
-                if tile is None or source in self.program.outputs:
-                    yield f"{source} is no tensor to read"
+                if tile is None or source in self.program.outputs or len(at) != len(tile.axes):
+                    yield f"{source} is no tensor to read at {len(at)} indices"
                     return
                 yield from self.places.bounds(tile, at, self.places.box(tile), engine=False)
-                self.values[name] = Held(self.places.placed(tile, at))
+                self.values[name] = Held(self.places.placed(tile, at), axes=self.places.held(tile))
             case Map(name, kind, _, operands):
                 spec = OPS[kind]
                 if Trait.ELEMENTWISE not in spec.traits or (spec.arity or len(operands)) != len(operands):

@@ -69,6 +69,10 @@ class Places:
         """What one access to a global tensor behind the products reaches along its axes."""
         return dict(zip(tile.axes, self.program.box(tile, role or self.role), strict=True))
 
+    def held(self, tile: Tile) -> tuple[str, ...]:
+        """The axes of a global tensor along which this role's register tiles lie, rows first."""
+        return self.program.held_axes(tile, self.role)
+
     def placed(self, tile: Tile, at: tuple[Index, ...]) -> Coordinates:
         """The coordinates of a box of a global tensor."""
         return {axis: self.index(index) for axis, index in zip(tile.axes, at, strict=False) if axis}
@@ -175,7 +179,7 @@ class Places:
                 yield f"{tile.name}: an index before its first element"
             last = index.const + sum(factor * (self.counters[name] - 1) for name, factor in index.terms)
             own = index.const + sum(f * (self.counters[n] - 1) for n, f in index.terms if n == PART)
-            if last - (0 if engine else own) >= extent:
+            if last - (0 if engine or axis not in self.held(tile) else own) >= extent:
                 yield f"{tile.name}: an index {last} of {extent} along {axis or 'a dimension of one element'}"
             if engine and axis in box and last + box[axis] > extent and self._next(tile, dim, box):
                 yield f"{tile.name}: boxes reach into the next matrix"

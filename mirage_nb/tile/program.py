@@ -348,7 +348,8 @@ S = TypeVar("S")
 @dataclass(frozen=True, slots=True)
 class Program:
     """A kernel as a tile program. capability: of the card it is made for. blocks: that are launched. axes: extents.
-    outputs: the global tiles that are stored to, o0, o1, ...; the others are operands x<number>, which are read.
+    outputs: the global tiles that are stored to, o0, o1, ...; the others are operands x<number>, which are read. One
+    that is read along other axes, too, is another tile, x<number>_<axes>.
     cluster: blocks that run side by side, and reach each other's shared memory."""
 
     capability: int
@@ -377,7 +378,7 @@ class Program:
 
     def operand(self, name: str) -> int:
         """Which of the kernel's operands, or of its outputs, a global tile is: the number in its name."""
-        return int(name[1:])
+        return int(name[1:].partition("_")[0])
 
     def statements(self, role: str) -> tuple[Statement, ...]:
         """What a role does."""
@@ -400,6 +401,12 @@ class Program:
         for held in self.register_tiles(role):
             sizes |= dict(zip(held.axes, held.shape, strict=True))
         return tuple(sizes.get(axis, 1) for axis in tile.axes)
+
+    def held_axes(self, tile: Tile, role: str) -> tuple[str, ...]:
+        """The axes of a global tensor along which a role's register tiles lie, rows first."""
+        held = [t.axes for t in self.register_tiles(role)]
+        axes = dict.fromkeys(axis for dim in range(2) for axes in held for axis in axes[dim : dim + 1])
+        return tuple(axis for axis in axes if axis in tile.axes)
 
     def stores(self, output: str) -> tuple[tuple[str, Store], ...]:
         """What stores to an output: role and statement."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_nb.tile.instructions import WGMMA_COLUMNS
-from mirage_nb.tile.program import GROUP, LANES
+from mirage_nb.tile.program import GROUP, LANES, REGISTER_BYTES
 
 Extent = int | npt.NDArray[np.float64]
 
@@ -29,6 +29,8 @@ DEEPEST = 12
 SHALLOWEST = 3
 ACCUMULATOR_REGISTERS = 128
 """Of a thread, for all sums."""
+QUAD = 4
+"""Lanes that hold the columns of a row of a fragment."""
 RESERVED_BYTES = 1024
 """Shared memory of a block kept for barriers, small static arrays and the driver."""
 VARIANTS = ((8, 4, False), (4, 4, False), (4, 2, False), (8, 4, True), (4, 4, True), (4, 2, True))
@@ -149,10 +151,17 @@ def chained_stages(rows: Extent, keys: Extent, depth: Extent, columns: Extent, m
     return np.minimum(DEEPEST_CHAINED, np.floor_divide(free, 2 * np.multiply(keys, np.add(depth, columns))))
 
 
-def chained_fits(rows: Extent, keys: Extent, depth: Extent, columns: Extent, memory: int) -> Any:
-    """Whether a team multiplies `rows` of 16-bit elements by `keys`, and what comes of that by `columns`."""
+def registers_beside(keys: Extent, width: int, rows: Any) -> Any:
+    """Of a thread, for elements of `width` bytes that are read of so many keys, and of its two rows, if they differ by
+    `rows`."""
+    return np.ceil(np.multiply(keys, np.where(rows, 2, 1)) * width / (QUAD * REGISTER_BYTES))
+
+
+def chained_fits(rows: Extent, keys: Extent, depth: Extent, columns: Extent, memory: int, beside: Any = 0) -> Any:
+    """Whether a team multiplies `rows` of 16-bit elements by `keys`, and what comes of that by `columns`. beside:
+    registers of a thread for what else an iteration reads."""
     threads = LANES * GROUP
-    held = HEIGHT * (np.add(keys, columns) + np.divide(keys, 2)) / threads
+    held = HEIGHT * (np.add(keys, columns) + np.divide(keys, 2)) / threads + beside
     most = sum(np.where(np.equal(rows, height), room, 0) for height, room in CHAINED_REGISTERS.items())
     known = np.isin(columns, WGMMA_COLUMNS) & np.isin(keys, WGMMA_COLUMNS) & np.equal(np.mod(keys, 16), 0)
     return (

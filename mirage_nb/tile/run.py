@@ -267,7 +267,7 @@ class _Block(Generic[T]):
                 thread.values[name] = self.algebra.apply(OpKind.CONST, (), ConstAttrs(value), 0)
             case Read(name, source, at):
                 tile = self.program.tile(source)
-                thread.values[name] = self._box(tile, at, self.program.box(tile, thread.role.name), thread)
+                thread.values[name] = self._read(tile, at, thread)
             case Map(name, kind, attrs, operands):
                 thread.values[name] = self.algebra.apply(kind, [self._operand(thread, o) for o in operands], attrs, 0)
             case Reduce(name, kind, operand, axis):
@@ -319,7 +319,19 @@ class _Block(Generic[T]):
             inside = array[tuple(slice(start, start + size) for start, size in zip(starts, shape, strict=True))]
             return np.pad(inside, [(0, size - held) for size, held in zip(shape, inside.shape, strict=True)])
 
-        return self.algebra.view(self.launch.operands[tile.name], box)
+        return self.algebra.view(self.launch.operands[f"x{self.program.operand(tile.name)}"], box)
+
+    def _read(self, tile: Tile, at: Sequence[Index], thread: _Thread[T]) -> T:
+        """What a fragment has of a tensor, as a matrix of rows and columns."""
+        box = self.program.box(tile, thread.role.name)
+        sizes, rows = dict(zip(tile.axes, box, strict=True)), self._axes_of_rows(thread.role.name)
+        held = self.program.held_axes(tile, thread.role.name)
+        shape = [math.prod(sizes[axis] for axis in held if (axis in rows) is of_rows) for of_rows in (True, False)]
+        order = sorted(range(len(box)), key=lambda dim: held.index(tile.axes[dim]) if tile.axes[dim] in held else -1)
+        return self.algebra.view(self._box(tile, at, box, thread), lambda array: array.transpose(order).reshape(shape))
+
+    def _axes_of_rows(self, role: str) -> set[str]:
+        return {tile.axes[0] for tile in self.program.register_tiles(role)}
 
     def _copy(self, thread: _Thread[T], copy: Copy) -> None:
         source, target = self.program.tile(copy.source), self.program.tile(copy.target)

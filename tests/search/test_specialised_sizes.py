@@ -41,9 +41,21 @@ MASKED = {
     "a prefix, then causal": f"{PLACES}return softmax(where((D >= 0) | (I < 128), S, -inf)) @ V",
     "far ones less": f"{PLACES}return softmax(where(D >= 0, S - 0.1 * D, -inf)) @ V",
 }
+READ = "\n".join([*HEADS.splitlines()[:3], "{0}", *PLACES.splitlines()[4:]]) + "\nreturn {1} @ V"
+"""With another operand, and weights of it."""
+BESIDE = {
+    "one bias per key": ("B: bf16[512]", "softmax(S + B)"),
+    "slopes": ("B: bf16[8, 1, 1]", "softmax(where(D >= 0, S - B * D, -inf))"),
+    "a table": ("B: bf16[8, 512, 512]", "softmax(S + B)"),
+    "a table of f32": ("B: f32[512, 512]", "cast(softmax(S + B), bf16)"),
+    "lengths": ("B: f32[8, 1, 1]", "softmax(where((I < B) & (D >= 0), S, -inf))"),
+    "documents": ("B: f32[512]", "softmax(where(B[:, None] == B, S, -inf))"),
+    "a mask": ("B: bf16[512, 512]", "softmax(where(B, S, -inf))"),
+}
 PROGRAMS = {
     **{f"attention, {name}": text for name, text in MASKED.items()},
-    "attention, one bias per key": f"{HEADS}return softmax(Q @ transpose(K) / 8 + B) @ V",
+    **{f"attention, {name}": READ.format(*parts) for name, parts in BESIDE.items()},
+    "attention, one bias per key of f32": READ.format("B: f32[512]", "softmax(S + B)"),
     "linear": "X: bf16[256, 4096]\nW: bf16[4096, 4096]\nb: bf16[4096]\nreturn relu(X @ W + b)",
     "stored turned": "X: f16[512, 1024]\nW: f16[3072, 1024]\nreturn X @ transpose(W)",
     "gated": "X: f16[512, 4096]\nW: f16[4096, 4096]\nV: f16[4096, 4096]\nreturn silu(X @ W) * (X @ V)",
@@ -79,7 +91,7 @@ PROGRAMS = {
 SPECIALISED = {
     "linear", "stored turned", "gated", "batch", "f32", "f32, gated", "f32, by three", "f32, by three, odd rows", "f64",
     "odd rows", "attention", "grouped attention", "low rank", "low rank, activated", "one step",
-    *(f"attention, {name}" for name in MASKED),
+    *(f"attention, {name}" for name in (*MASKED, *BESIDE)),
 }  # fmt: skip
 
 

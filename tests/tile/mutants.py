@@ -20,6 +20,7 @@ from mirage_nb.tile.program import (
     Pipeline,
     Product,
     Program,
+    Read,
     Reduce,
     Release,
     Set,
@@ -128,6 +129,13 @@ def _statements(program: Program, statement: Statement) -> Iterator[tuple[str, S
                     for other_name in ring.tiles:
                         if other_name != target:
                             yield f"to {other_name}", replace(statement, target=other_name)
+        case Read(_, source, at):
+            for dim, index in enumerate(at):
+                for what, changed in _indices(index, 64):
+                    yield f"at {dim} {what}", replace(statement, at=(*at[:dim], changed, *at[dim + 1 :]))
+            for tile in program.tiles:
+                if tile.place is Place.GLOBAL and tile.name != source:
+                    yield f"of {tile.name}", replace(statement, source=tile.name)
         case Combine(_, counter):
             for other_counter in (RANK, *(name for role in program.roles for name in _counters(program, role.name))):
                 if other_counter != counter:

@@ -185,14 +185,26 @@ class Mask:
     operations: int
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """An operand that is read beside the matrices of a chain: the dimensions along its keys, and those along its rows;
+    all others are of one element."""
+
+    attrs: InIterAttrs
+    keys: tuple[int, ...]
+    rows: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Chain:
     """A block that chains two products; the dimensions along which queries, keys and values may have their rows or
-    columns, one at a time; of the operands that number places, along which axis they do, and what extent that has."""
+    columns, one at a time; of the operands that number places, along which axis they do, and what extent that has; what
+    else is read."""
 
     found: AttentionBlock
     own: tuple[tuple[int, ...], ...]
     numbered: Mapping[Attrs | None, tuple[str, Extent]]
+    beside: tuple[Beside, ...] = ()
 
     @cached_property
     def masks(self) -> bool:

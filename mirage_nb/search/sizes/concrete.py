@@ -196,9 +196,7 @@ class BlockWriter:
     numbers: dict[tuple[int, int, int, int, DType], int] = field(default_factory=dict)
     views: dict[tuple[int, Layout], int] = field(default_factory=dict)
 
-    def build(
-        self, made: Rewrite[KernelGraph], finals: dict[int, tuple[Layout, DType]]
-    ) -> list[tuple[int, Layout]]:
+    def build(self, made: Rewrite[KernelGraph], finals: dict[int, tuple[Layout, DType]]) -> list[tuple[int, Layout]]:
         """Append this kernel; also its results: the kernel-graph value and the axes of its dimensions."""
         for step in self.kernel.steps:
             if step.source is not None and (operand := self.held[step.source][0]) not in self.operands:

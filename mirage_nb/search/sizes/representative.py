@@ -17,11 +17,11 @@ from functools import lru_cache, partial
 from mirage_nb.ir import HALVES, Attrs, BlockGraph, DType, InIterAttrs, Op, OpKind, TensorType
 from mirage_nb.search.axes import Layout, Prepared
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, ITER, LOOP, TILE, Type
-from mirage_nb.search.sizes.anatomy import KNOWN, Along, Chain, Extent, Mask, Moved, Outline
+from mirage_nb.search.sizes.anatomy import KNOWN, Along, Beside, Chain, Extent, Mask, Moved, Outline
 from mirage_nb.search.sizes.concrete import BlockWriter, KernelSizes
 from mirage_nb.search.sizes.layouts import stored
 from mirage_nb.search.structure import KernelStructure, Source, Step
-from mirage_nb.tile.attention import KEYS, AttentionBlock, find_attention
+from mirage_nb.tile.attention import KEYS, AttentionBlock, find_attention, weights_are_f32
 from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, find_product
 from mirage_nb.tile.sketch import REDUCTIONS
 from mirage_nb.tile.widen import is_multiplied, over
@@ -262,7 +262,7 @@ def _turned(made: _Writer, product: ProductBlock) -> bool:
 
 
 def _chain(made: _Writer, found: AttentionBlock) -> Chain | None:
-    """A chain whose summed axis is whole and whose other operands number places of rows or keys."""
+    """A chain whose summed axis is whole and whose other operands number places of rows or keys, or lie along these."""
     operands = found.queries, found.keys, found.values
     queries, keys, values = (_axes(made, o) for o in operands)
     summed = queries[found.queries.axes.index(SUMMED)]
@@ -270,16 +270,29 @@ def _chain(made: _Writer, found: AttentionBlock) -> Chain | None:
         return None
     attrs_of = {value: op.attrs for op, (value, *_) in _made(made.block)}
     numbered: dict[Attrs | None, tuple[str, Extent]] = {}
+    beside: list[Beside] = []
+    scored = {*queries, *keys} - {summed}
     for value, step in zip(made.value, made.kernel.steps, strict=True):
         if step.source is None or attrs_of[value] in [o.attrs for o in operands]:
             continue
-        along = [name for name in made.names(value) if isinstance(name, Along)]
-        if not made.counts(step) or len(along) != 1 or along[0].axis not in {*queries} ^ {*keys}:
+        names, attrs = made.names(value), attrs_of[value]
+        along = [name for name in names if isinstance(name, Along)]
+        if not made.counts(step):
+            if not names or not isinstance(attrs, InIterAttrs) or any(name.axis not in scored for name in along):
+                return None
+            known = [(dim, name.axis) for dim, name in enumerate(names) if isinstance(name, Along)]
+            parts = (tuple(dim for dim, axis in known if axis not in part) for part in (queries, keys))
+            beside.append(Beside(attrs, *parts))
+            continue
+        if len(along) != 1 or along[0].axis not in {*queries} ^ {*keys}:
             return None
-        numbered[attrs_of[value]] = KEYS if along[0].axis in keys else ROWS, along[0]
-    scored = {*queries, *keys} - {summed}
+        numbered[attrs] = KEYS if along[0].axis in keys else ROWS, along[0]
 
     def own(layout: Layout, others: set[int | None]) -> tuple[int, ...]:
         return tuple(dim for dim, axis in enumerate(layout) if axis is not None and axis not in others)
 
-    return Chain(found, (own(queries, {*keys}), own(keys, {*queries}), own(values, scored)), numbered)
+    stored = [type_.dtype for type_ in made.prepared.graph.output_types]
+    if weights_are_f32((made.block.args[one.attrs.arg].dtype for one in beside), stored):
+        return None
+    dims = own(queries, {*keys}), own(keys, {*queries}), own(values, scored)
+    return Chain(found, dims, numbered, tuple(beside))

@@ -211,7 +211,8 @@ def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers)
     rows, keys, columns = (part[1] for part in cut)
     queries = tiles.outline.read_by(found.queries.attrs)
     depth = tiles.extent(queries.extents[found.queries.axes.index(SUMMED)])
-    able &= rules.chained_fits(rows, keys, depth, columns, target.shared_per_block)
+    along, registers, nbytes = _beside(tiles, chain, rows, keys)
+    able &= along & rules.chained_fits(rows, keys, depth, columns, target.shared_per_block, registers)
     if not able.any():
         return None
     stages = rules.chained_stages(rows, keys, depth, columns, target.shared_per_block)
@@ -219,7 +220,28 @@ def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers)
     for axis, name in chain.numbered.values():
         able &= tiles.extent(name) == lengths[axis]
     read = _read(tiles, chain, able, lengths)
-    return _chained_timed(tiles, target, constants, able, (rows, keys, depth, columns), stages, read, device)
+    return _chained_timed(tiles, target, constants, able, (rows, keys, depth, columns), nbytes, stages, read, device)
+
+
+def _beside(tiles: Tiles, chain: Chain, rows: Numbers, keys: Numbers) -> tuple[Truths, Numbers, Numbers]:
+    """Where what is read beside the matrices lies along them, none of it beyond its end; a thread's registers for what
+    an iteration reads, and its bytes."""
+    able, registers, nbytes = np.ones(tiles.shape, bool), np.zeros(tiles.shape), np.zeros(tiles.shape)
+    for one in chain.beside:
+        extents, _, width, hanging = tiles.cut(tiles.outline.read_by(one.attrs))
+        keyed, lines = np.zeros(tiles.shape, bool), np.zeros(tiles.shape, bool)
+        able &= width <= DType.F32.size
+        for dim, extent in enumerate(extents):
+            able &= ~hanging[dim]
+            if dim in one.keys:
+                keyed |= extent > 1
+            elif dim in one.rows:
+                lines |= extent > 1
+            else:
+                able &= extent == 1
+        registers += np.where(keyed, rules.registers_beside(keys, width, lines), 0.0)
+        nbytes += np.where(keyed, keys * np.where(lines, rows, 1.0) * width, 0.0)
+    return able, registers, nbytes
 
 
 def _read(tiles: Tiles, chain: Chain, able: Truths, lengths: dict[str, Numbers]) -> tuple[Numbers, Numbers]:
@@ -277,17 +299,18 @@ def _matrix(tiles: Tiles, operand: Operand, summed: str, own: tuple[int, ...]) -
 
 
 def _chained_timed(
-    tiles: Tiles, target: Target, constants: Constants, able: Truths, extents: tuple[Numbers, ...], stages: Numbers,
-    read: tuple[Numbers, Numbers], device: Numbers,
+    tiles: Tiles, target: Target, constants: Constants, able: Truths, extents: tuple[Numbers, ...], beside: Numbers,
+    stages: Numbers, read: tuple[Numbers, Numbers], device: Numbers,
 ) -> Specialised:  # fmt: skip
-    """What it takes; extents: rows and keys of a tile, summed elements, columns; read: as of `_read`."""
+    """What it takes; extents: rows and keys of a tile, summed elements, columns; beside: bytes that an iteration reads
+    beside keys and values; read: as of `_read`."""
     rows, keys, depth, columns = extents
     turns = np.ceil(tiles.sizes.total_blocks() / target.multiprocessors)
     iterations = np.maximum(read[0], read[1] / turns)
     rate = constants.chained_share * target.tensor_rate * 1e6 / target.multiprocessors
     products = 2 * rows * keys * (depth + columns) / rate
     exponentials = rows * keys / constants.exponentials_us
-    copied = 2 * keys * (depth + columns) / constants.stream_bytes_us
+    copied = (2 * keys * (depth + columns) + beside) / constants.stream_bytes_us
     longest = np.maximum(np.maximum(products, exponentials), copied) + constants.chained_step_us
     looped = turns * (iterations * longest + constants.chained_point_us)
     moved = device / (target.device_bandwidth * 1e3)

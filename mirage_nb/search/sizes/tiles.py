@@ -108,7 +108,6 @@ def touched(run: Numbers, count: Numbers, unit: int) -> Numbers:
     return count * (run + unit - common(run, unit)) / unit
 
 
-
 TILE_BYTES = 2
 
 

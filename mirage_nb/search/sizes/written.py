@@ -14,16 +14,27 @@ from functools import lru_cache
 
 import numpy as np
 
-from mirage_nb.ir import AccumAttrs, Attrs, BlockGraph, InIterAttrs, KernelGraph, Op, OpKind, OutSaverAttrs, TensorType
+from mirage_nb.ir import (
+    AccumAttrs,
+    Attrs,
+    BlockGraph,
+    DType,
+    InIterAttrs,
+    KernelGraph,
+    Op,
+    OpKind,
+    OutSaverAttrs,
+    TensorType,
+)
 from mirage_nb.ir.places import numbered
 from mirage_nb.ir.windows import Window, shares, windows
-from mirage_nb.search.sizes.anatomy import Chain, Extent, Fixed, Mask, Moved, Outline, Sizes
+from mirage_nb.search.sizes.anatomy import Beside, Chain, Extent, Fixed, Mask, Moved, Outline, Sizes
 from mirage_nb.search.sizes.cost import Cost, best_variant, estimate
 from mirage_nb.search.sizes.library import library_steps
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, Variant
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
-from mirage_nb.tile.attention import KEYS, AttentionBlock, counters_of, find_attention
+from mirage_nb.tile.attention import KEYS, AttentionBlock, axes_beside, counters_of, find_attention, weights_are_f32
 from mirage_nb.tile.boxes import in_boxes
 from mirage_nb.tile.mask import places_of
 from mirage_nb.tile.products import COLUMNS, ROWS, find_product
@@ -128,9 +139,9 @@ def _tiles(
     chain = None
     if attention is not None:
         operands = zip((attention.queries, attention.keys, attention.values), OWN, strict=True)
-        numbers = _numbers(attention, counted, literals)
-        if numbers is not None:
-            chain = Chain(attention, tuple((operand.axes.index(axis),) for operand, axis in operands), numbers)
+        others = _others(attention, counted, literals, [type_.dtype for type_ in block.output_types])
+        if others is not None:
+            chain = Chain(attention, tuple((operand.axes.index(axis),) for operand, axis in operands), *others)
     operators = [(op.kind, op.inputs, values) for op, values in plain.definitions()]
     outline = Outline(
         plain, (operators, tuple(t.dtype.size for t in plain.types)), literals, frozenset(made.heads),
@@ -142,20 +153,34 @@ def _tiles(
     return Tiles(outline, Sizes((), grid, np.array([float(loop)])))
 
 
-def _numbers(
-    made: AttentionBlock, counted: Collection[int], literals: Collection[int]
-) -> dict[Attrs | None, tuple[str, Extent]] | None:
-    """What the operands of a chain number that are no matrices; None where one does not, or blocks share what a
-    planner does not let them share."""
+def _others(
+    made: AttentionBlock, counted: Collection[int], literals: Collection[int], stored: Collection[DType]
+) -> tuple[dict[Attrs | None, tuple[str, Extent]], tuple[Beside, ...]] | None:
+    """What the operands of a chain number that are no matrices, and those that are read; None where blocks share what a
+    planner does not let them share. stored: the types of the outputs."""
     counters, block = counters_of(made), made.block
+    if counters is None:
+        return None
     operands = [o.attrs for o in (made.queries, made.keys, made.values)]
     reads = [op.attrs for op in block.ops if isinstance(op.attrs, InIterAttrs) and op.attrs.arg not in literals]
     found: dict[Attrs | None, tuple[str, Extent]] = {}
+    beside: list[Beside] = []
     for attrs in reads:
-        if attrs not in operands:
-            axis = places_of(made, counted, counters, attrs) if counters is not None else ""
+        if attrs in operands:
+            continue
+        if attrs.arg in counted:
+            if not (axis := places_of(made, counted, counters, attrs)):
+                return None
             found[attrs] = axis, Fixed(max(block.tile_shape(attrs)), max(block.args[attrs.arg].shape))
-    return found if counters is not None and all(axis for axis, _ in found.values()) else None
+            continue
+        axes = axes_beside(made, counters, attrs)
+        if axes is None:
+            return None
+        parts = (tuple(dim for dim, axis in enumerate(axes) if axis == part) for part in (KEYS, ROWS))
+        beside.append(Beside(attrs, *parts))
+    if weights_are_f32((block.args[one.attrs.arg].dtype for one in beside), stored):
+        return None
+    return found, tuple(beside)
 
 
 def _in_boxes(window: Window | None, type_: TensorType) -> bool | None:
