@@ -177,11 +177,30 @@ def _sum(apart: Apart, node: Any) -> Pair | None:
     one, other = node.args
     if not is_tensor(one) or not (is_tensor(other) or _is_complex(one)):
         return None
-    (real, imaginary), (more, turned) = apart.parts(one), apart.parts(other)
-    second = apart.sum(node.target, imaginary, turned)
-    if second.meta["val"].shape != node.meta["val"].shape:  # the other one's is zero, and wider
-        second = apart.call(ATEN.expand.default, second, list(node.meta["val"].shape))
-    return apart.call(node.target, real, more), second
+    return _added(apart, node.target, apart.parts(one), apart.parts(other))
+
+
+def _added(apart: Apart, target: Any, one: Pair, other: Pair) -> Pair:
+    (real, imaginary), (more, turned) = one, other
+    first, second = apart.call(target, real, more), apart.sum(target, imaginary, turned)
+    if second is not None and second.meta["val"].shape != first.meta["val"].shape:  # the other one's is zero, and wider
+        second = apart.call(ATEN.expand.default, second, list(first.meta["val"].shape))
+    return first, second
+
+
+def _sum_of_pairs(apart: Apart, node: Any) -> Pair | None:
+    """What PyTorch's compiler makes of a sum of complex tensors: one of real numbers, side by side."""
+    total = _shown_by(node.args[0])
+    summands = [_shown_by(one) for one in total.args] if total.target is ATEN.add.Tensor and not total.kwargs else []
+    pairs = [one.args[0] for one in summands if is_tensor(one) and one.target is ATEN.view.dtype]
+    if len(pairs) != 2 or not all(_is_complex(one) for one in (node, *pairs)):
+        return None
+    one, other = map(apart.parts, pairs)
+    return _added(apart, ATEN.add.Tensor, one, other)
+
+
+def _shown_by(node: Any) -> Any:
+    return node.args[0] if is_tensor(node) and node.target is ATEN.view.default else node
 
 
 def product(apart: Apart, node: Any) -> Pair | None:
@@ -192,11 +211,105 @@ def product(apart: Apart, node: Any) -> Pair | None:
     return apart.product(lambda x, y: apart.call(node.target, x, y), one, other)
 
 
-FREE = frozenset({"dtype", "device", "pin_memory", "memory_format"})
+def _few_rows(apart: Apart, node: Any) -> Pair | None:
+    """A product that takes as long as it takes to read its operands: a library is faster at others."""
+    rows, columns = node.meta["val"].shape[-2:]
+    return product(apart, node) if min(rows, columns) <= FEW else None
+
+
+def quotient(apart: Apart, node: Any) -> Pair | None:
+    """By a real number; by a complex one it is a product with its conjugate, by the square of its length."""
+    return _divided(apart, node, None)
+
+
+def _quotient(apart: Apart, node: Any) -> Pair | None:
+    """The same, where squares of large numbers would overflow."""
+    real, turned = apart.parts(node.args[1])
+    sizes = [apart.call(ATEN.abs.default, part) for part in (real, turned) if is_tensor(part)]
+    return _divided(apart, node, apart.call(ATEN.maximum.default, *sizes) if len(sizes) == 2 else None)
+
+
+def _divided(apart: Apart, node: Any, size: Any) -> Pair | None:
+    """size: what the parts of a complex number are divided by first; None: nothing."""
+
+    def times(x: Any, y: Any) -> Any:
+        return apart.call(ATEN.mul.Tensor, x, y)
+
+    if not is_tensor(node.args[0]):
+        return None
+    one, (real, turned) = map(apart.parts, node.args)
+    if turned is not None and not is_tensor(real):
+        inverse = 1 / complex(real, turned)
+        return apart.product(times, one, (inverse.real, inverse.imag))
+    if turned is not None:
+        small = [part if size is None else apart.call(ATEN.div.Tensor, part, size) for part in (real, turned)]
+        one = apart.product(times, one, (small[0], apart.call(ATEN.neg.default, small[1])))
+        real = apart.call(ATEN.add.Tensor, *(times(part, part) for part in small))
+        real = real if size is None else times(real, size)
+    first, second = (None if part is None else apart.call(ATEN.div.Tensor, part, real) for part in one)
+    return first, second
+
+
+def _joined(apart: Apart, node: Any) -> Pair:
+    held = zip(*map(apart.both, node.args[0]), strict=True)
+    real, imaginary = (apart.call(node.target, list(parts), *node.args[1:]) for parts in held)
+    return real, imaginary
+
+
+def _chosen(apart: Apart, node: Any) -> Pair:
+    held = zip(*map(apart.both, node.args[1:]), strict=True)
+    real, imaginary = (apart.call(node.target, node.args[0], *parts) for parts in held)
+    return real, imaginary
+
+
+def _cast(apart: Apart, node: Any) -> Pair:
+    """Of a real tensor."""
+    dtype = node.meta["val"].dtype.to_real()
+    real, imaginary = (
+        None if part is None else apart.call(torch.ops.prims.convert_element_type.default, part, dtype)
+        for part in apart.parts(node.args[0])
+    )
+    return real, imaginary
+
+
+def _filled(apart: Apart, node: Any) -> Pair:
+    """The same number everywhere."""
+    held, value = node.meta["val"], complex(node.args[1])
+    alike = {"dtype": held.dtype.to_real(), "device": held.device}
+    given = ((node.args[0], part) for part in (value.real, value.imag))
+    real, imaginary = (apart.graph.call_function(ATEN.full.default, one, alike) for one in given)
+    for part in (real, imaginary):
+        part.meta["val"] = held.new_empty(held.shape, dtype=alike["dtype"])
+    return real, imaginary if value.imag else None
+
+
+def length(apart: Apart, node: Any) -> Any:
+    """The absolute value."""
+    return apart.call(ATEN.hypot.default, *apart.both(node.args[0]))
+
+
+def _power(apart: Apart, node: Any) -> Pair | None:
+    x, exponent = node.args
+    if exponent not in (1, 2, 3, 4):
+        return None
+    pair = made = apart.both(x)
+    for _ in range(int(exponent) - 1):
+        made = apart.product(lambda x, y: apart.call(ATEN.mul.Tensor, x, y), made, pair)
+    return made
+
+
+FEW = 8
+"""Rows or columns of a product of complex numbers that is taken apart in a model."""
+FREE = frozenset({"dtype", "device", "pin_memory", "memory_format", "layout"})
 """Keywords that the type of a node's result says, too, or that say nothing of values."""
 CONJUGATES = frozenset({"aten._conj.default", "aten._conj_physical.default"})
 ALIKE = frozenset({"aten.clone.default", "aten.alias.default", "aten.detach.default", "aten.neg.default"}) | VIEWS
 """Operators of one tensor that do the same to both parts."""
+LINEAR = (
+    "sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "flip.default", "constant_pad_nd.default",
+    "tril.default", "triu.default", "repeat.default",
+)  # fmt: skip
+"""Those of these that compute or pad."""
 ROWS: dict[str, Row] = {
     **dict.fromkeys(ALIKE, alike),
     **dict.fromkeys(CONJUGATES, _conjugate),
@@ -206,6 +319,16 @@ ROWS: dict[str, Row] = {
     "aten.complex.default": _complex,
     "aten.exp.default": _exp,
     "aten.mul.Tensor": product,
+    **{f"aten.{name}": alike for name in LINEAR},
+    **{f"aten.{name}.default": _few_rows for name in ("mm", "bmm")},
+    **{f"aten.{name}.default": _joined for name in ("cat", "stack", "concat")},
+    **{f"aten.where.{kind}": _chosen for kind in ("self", "ScalarOther", "ScalarSelf")},
+    "aten.div.Tensor": _quotient,
+    **dict.fromkeys(("aten._to_copy.default", "prims.convert_element_type.default"), _cast),
+    "aten.full.default": _filled,
+    "aten.abs.default": length,
+    "aten.pow.Tensor_Scalar": _power,
+    "aten.view.dtype": _sum_of_pairs,
     "aten.view_as_real.default": _shown,
     str(operator.getitem): _one_of,
 }

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mirage_nb.frontend.complexes import ATEN, ROWS, Apart, Pair, Row, alike, is_tensor, product
+from mirage_nb.frontend.complexes import ATEN, ROWS, Apart, Pair, Row, alike, length, product, quotient
 
 MOST = 1024
 """Elements of an axis that is transformed: a table has their square."""
@@ -105,44 +105,12 @@ def _to_real(apart: Apart, node: Any) -> Any:
     return apart.call(ATEN.transpose.int, apart.call(ATEN.sub.Tensor, real, imaginary), dims[-1], -1)
 
 
-def _cast(apart: Apart, node: Any) -> Pair:
-    """Of a real tensor."""
-    dtype = node.meta["val"].dtype.to_real()
-    real, imaginary = (
-        None if part is None else apart.call(torch.ops.prims.convert_element_type.default, part, dtype)
-        for part in apart.parts(node.args[0])
-    )
-    return real, imaginary
-
-
 def _einsum(apart: Apart, node: Any) -> Pair | None:
     equation, tensors, *_ = node.args
     if len(tensors) != 2:
         return None
     one, other = map(apart.parts, tensors)
     return apart.product(lambda x, y: apart.call(node.target, equation, [x, y]), one, other)
-
-
-def _quotient(apart: Apart, node: Any) -> Pair | None:
-    """By a real number; by a complex one it is a product with its conjugate, by the square of its length."""
-    if not all(map(is_tensor, node.args)) and not is_tensor(node.args[0]):
-        return None
-    one, (real, turned) = map(apart.parts, node.args)
-    if turned is not None:
-        if not is_tensor(real):
-            return None
-        back = (real, apart.call(ATEN.neg.default, turned))
-        one = apart.product(lambda x, y: apart.call(ATEN.mul.Tensor, x, y), one, back)
-        squares = (apart.call(ATEN.mul.Tensor, part, part) for part in (real, turned))
-        real = apart.call(ATEN.add.Tensor, *squares)
-    first, second = (None if part is None else apart.call(ATEN.div.Tensor, part, real) for part in one)
-    return first, second
-
-
-def _joined(apart: Apart, node: Any) -> Pair:
-    held = zip(*map(apart.both, node.args[0]), strict=True)
-    real, imaginary = (apart.call(node.target, list(parts), *node.args[1:]) for parts in held)
-    return real, imaginary
 
 
 def _written(apart: Apart, node: Any) -> Pair:
@@ -152,34 +120,14 @@ def _written(apart: Apart, node: Any) -> Pair:
     return real, imaginary
 
 
-def _chosen(apart: Apart, node: Any) -> Pair:
-    held = zip(*map(apart.both, node.args[1:]), strict=True)
-    real, imaginary = (apart.call(node.target, node.args[0], *parts) for parts in held)
-    return real, imaginary
-
-
 def _zeros(apart: Apart, node: Any) -> Pair:
     """As many as another tensor has elements."""
     like = apart.parts(node.args[0])[0]
     return apart.zeros(like), apart.zeros(like)
 
 
-def _length(apart: Apart, node: Any) -> Any:
-    return apart.call(ATEN.hypot.default, *apart.both(node.args[0]))
-
-
 def _norm(apart: Apart, node: Any) -> Any:
-    return apart.call(node.target, _length(apart, node), *node.args[1:])
-
-
-def _power(apart: Apart, node: Any) -> Pair | None:
-    x, exponent = node.args
-    if exponent not in (1, 2, 3, 4):
-        return None
-    pair = made = apart.both(x)
-    for _ in range(int(exponent) - 1):
-        made = apart.product(lambda x, y: apart.call(ATEN.mul.Tensor, x, y), made, pair)
-    return made
+    return apart.call(node.target, length(apart, node), *node.args[1:])
 
 
 def _angle(apart: Apart, node: Any) -> Any:
@@ -187,26 +135,19 @@ def _angle(apart: Apart, node: Any) -> Any:
 
 
 LINEAR = (
-    "sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "cumsum.default", "roll.default", "flip.default",
-    "constant_pad_nd.default", "unfold.default", "index.Tensor", "index_select.default", "tril.default", "triu.default",
-    "diagonal.default", "repeat.default",
+    "cumsum.default", "roll.default", "unfold.default", "index.Tensor", "index_select.default", "diagonal.default",
 )  # fmt: skip
 WHOLE: dict[str, Row] = {
     **ROWS,
     **{f"aten.{name}": alike for name in LINEAR},
     **{f"aten.{name}.default": product for name in ("mm", "bmm", "matmul", "mv", "dot")},
-    **{f"aten.{name}.default": _joined for name in ("cat", "stack", "concat")},
     **{f"aten.{name}": _written for name in ("copy.default", "slice_scatter.default", "select_scatter.default")},
     **{f"aten.{name}_like.default": _zeros for name in ("zeros", "empty")},
-    "aten._to_copy.default": _cast,
     "aten._fft_r2c.default": _from_real,
     "aten._fft_c2c.default": _transformed,
     "aten._fft_c2r.default": _to_real,
-    "aten.div.Tensor": _quotient,
-    **{f"aten.where.{kind}": _chosen for kind in ("self", "ScalarOther", "ScalarSelf")},
+    "aten.div.Tensor": quotient,
     "aten.einsum.default": _einsum,
-    "aten.abs.default": _length,
     "aten.angle.default": _angle,
     "aten.linalg_vector_norm.default": _norm,
-    "aten.pow.Tensor_Scalar": _power,
 }

@@ -57,7 +57,7 @@ class Translation:
         try:
             shape, dtype = typed(node)
             if isinstance(node.meta["val"], tuple | list):
-                raise Left(f"{node.target} is not in the table of operators")
+                raise Left(_absent(node))
             if self.is_whole and _is_complex(node) and _read_as_pairs(node):
                 shape, dtype = (*shape, 2), DType.F32
             elif self.is_whole and (logical(node) or _read_as_numbers(node)):

@@ -23,6 +23,14 @@ def pairs(x: Tensor) -> Tensor:
     return torch.view_as_complex(x.reshape(3, 4, 2))
 
 
+def stepped(z: Tensor) -> Tensor:
+    """PyTorch's compiler adds complex tensors as real ones, side by side; the state begins with zeros."""
+    state = torch.zeros_like(z)
+    for _ in range(3):
+        state = state * torch.exp(1j * z.real) + z
+    return state
+
+
 COMPUTED: dict[str, Callable[[Tensor], Tensor]] = {
     "times i": lambda x: pairs(x) * 1j,
     "no imaginary part": lambda x: (x[:, :4] * (2 + 0j)).conj().resolve_conj(),
@@ -35,6 +43,12 @@ COMPUTED: dict[str, Callable[[Tensor], Tensor]] = {
     "conjugates": lambda x: (pairs(x).conj() * pairs(x) + pairs(x).conj()).conj().resolve_conj(),
     "angles": lambda x: torch.polar(torch.ones(4), x[:, :4]) * pairs(x),
     "of real numbers": lambda x: torch.complex(x[:, :4], x[:1, 4:]) * pairs(x),
+    "quotients": lambda x: pairs(x) / (pairs(x.sin()) + 2j) - pairs(x) / (3 - 1j) + pairs(x) / x[:, :4].exp(),
+    "products of few rows": lambda x: pairs(x) @ pairs(x).mT @ pairs(x) + x[:, :3].to(torch.cfloat) @ pairs(x),
+    "sums and joined parts": lambda x: torch.cat([pairs(x)[:, :2], pairs(x).sum(1, keepdim=True).expand(3, 2)], 1),
+    "choices and powers": lambda x: torch.where(x[:, 4:] > 0, pairs(x) ** 2, pairs(x)[0]),
+    "lengths": lambda x: pairs(x) * pairs(x).abs() + pairs(x).mean(0),
+    "steps of a state": lambda x: stepped(pairs(x)),
 }
 
 

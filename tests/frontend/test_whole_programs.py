@@ -214,6 +214,7 @@ def test_what_a_model_leaves_to_pytorch_has_its_reason() -> None:
     made = Translation()
     assert made.declare(x, "x") and not made.add(node)
     assert made.left[node] == "aten.topk.default stays PyTorch's in a model, which has it as fast"
+    assert not made.declare(node, "y") and made.left[node].startswith("aten.topk.default stays PyTorch's")
 
 
 @pytest.mark.parametrize("whole", [True, False])
