@@ -78,6 +78,14 @@ WHOLE: Mapping[str, Sample] = {
     "cumsum of columns": Sample("X: bf16[3,64,40]\nreturn cumsum(X, axis=1)", "running_sum", ("torch",), {"dim": 1}),
     "rows of a table": Sample("W: f16[40,64]\nI: int[7]\nreturn take(W, I, axis=0)", "lookup", ("mirage_nb",)),
     "elements of a column": Sample("V: f32[40,1]\nI: int[33]\nreturn V[I]", "lookup", ("mirage_nb",)),
+    "one element of each row": Sample(
+        "X: bf16[9,40]\nI: int[9]\nreturn sum(where(arange(40) == I[:, None], X, 0), axis=1, keepdims=True)", "lookup",
+        ("mirage_nb",), {"apart": 1},
+    ),
+    "one element of each row, numbered in front": Sample(
+        "X: f32[3,4,40]\nI: int[3,4]\nreturn sum(where(I[..., None] == arange(40), X, 0), axis=2, keepdims=True)",
+        "lookup", ("mirage_nb",), {"apart": 1},
+    ),
     "rows in a wider type": Sample("W: bf16[40,12]\nI: int[9]\nreturn one_hot(I, 40) @ W", "lookup", ("mirage_nb",)),
     "log_softmax": Sample("X: bf16[8,1000]\nreturn log_softmax(X)", "log_softmax", ("torch",), {"dim": 1}),
     "layer_norm": Sample(

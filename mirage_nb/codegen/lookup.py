@@ -1,7 +1,7 @@
-"""The kernel of a lookup: rows of a table, by numbers that a tensor holds.
+"""The kernel of a lookup: rows of a table, or one element of every row, by numbers that a tensor holds.
 
 In: a match of the row `lookup` (`predefined.rows`). Out: its launch and its text. Invariant: what is no number of a row
-reads nothing, and finds zeros, as the product that the program says.
+reads nothing, and finds zeros, as the product or sum that the program says.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TEXT = """extern "C" __global__ void __launch_bounds__({threads})
   if (e >= {elements}) return;
   const float number = to_float(numbers[e / {columns}]);
   const int row = number >= 0.0f && number < {rows}.0f ? (int)number : 0;
-  Vec<{table}, {width}> found = load_inside<{width}>(table + (long long)row * {columns} + e % {columns}, number == row);
+  Vec<{table}, {width}> found = load_inside<{width}>(table + {place}, number == row);
   store(result + e, {stored});
 }}
 """
@@ -28,14 +28,16 @@ TEXT = """extern "C" __global__ void __launch_bounds__({threads})
 def lookup(index: int, match: Match, graph: KernelGraph) -> tuple[Launch, str]:
     """The launch of operator `index`, and the text of its kernel. Raises EmitError for f64."""
     table, numbers, result = (graph.types[v] for v in (*match.inputs, match.output))
-    rows, columns = table.shape
+    apart = bool(match.attrs["apart"])
+    rows, columns = (table.elements // result.elements, 1) if apart else table.shape
     widest = VECTOR_BYTES // max(table.dtype.size, result.dtype.size)
     width = next(w for w in (8, 4, 2, 1) if w <= widest and columns % w == 0)
     name, kind = f"kernel{index}", c_type(result.dtype)
+    place = f"(long long)e * {rows} + row" if apart else f"(long long)row * {columns} + e % {columns}"
     stored = "found" if table.dtype is result.dtype else f"from_floats<{kind}>(to_floats(found))"
     text = TEXT.format(
         name=name, threads=THREADS, table=c_type(table.dtype), number=c_type(numbers.dtype), result=kind, width=width,
-        elements=result.elements, rows=rows, columns=columns, stored=stored,
+        elements=result.elements, rows=rows, columns=columns, place=place, stored=stored,
     )  # fmt: skip
     args = tuple(TensorArg(v) for v in (*match.inputs, match.output))
     return Launch(name, (-(-result.elements // (THREADS * width)), 1, 1), THREADS, 0, args, index), text

@@ -92,23 +92,36 @@ def _alike(r: Reading, x: int, value: int) -> bool:
 
 
 def lookup(r: Reading, value: int) -> Found | None:
-    """Rows of a table, by their numbers: a product of rows that are 1 in one place with the table. A number that is no
-    row's finds zeros."""
-    product = r.op(value, OpKind.MATMUL)
-    if product is None:
+    """Rows of a table, by their numbers: a product of rows that are 1 in one place with the table; or `apart`, of a row
+    for every number one element: a sum of what is chosen in one place. What is no number of a row finds zeros."""
+    attrs, hot, table, shape = {"apart": 0}, -1, -1, tuple[int, ...]()
+    if (product := r.op(value, OpKind.MATMUL)) is not None:
+        hot, table = product.inputs
+        shape = (*r.shape(value)[:-1], r.shape(table)[0]) if len(r.shape(table)) == 2 else ()
+    elif (summed := r.folded(value, OpKind.SUM)) is not None and (chosen := r.op(summed[0], OpKind.WHERE)) is not None:
+        attrs, (hot, table) = {"apart": 1}, chosen.inputs
+        whole = (r.shape(table), summed[1]) == (r.shape(summed[0]), len(r.shape(table)) - 1)
+        shape = r.shape(table) if whole and chosen.attrs == WhereAttrs() else ()
+    index = _numbered(r, hot, shape) if shape else None
+    if index is None:
         return None
-    hot, table = product.inputs
+    table = r.reshaped(table) if attrs["apart"] else table
+    types = [r.graph.types[v] for v in (table, index, value)]
+    able = all(t.dtype in FLOATS and t.elements < INDEX_LIMIT for t in types)
+    return Found((table, index), attrs) if able else None
+
+
+def _numbered(r: Reading, hot: int, shape: tuple[int, ...]) -> int | None:
+    """The numbers where a value of this shape is 1 in the places along its last dimension that these number, one for
+    each row, and 0 elsewhere."""
     cast = r.op(hot, OpKind.CAST)  # every type has 0 and 1
     away = r.formula(hot if cast is None else cast.inputs[0], ZERO)
     difference = r.op(away, OpKind.SUB) if away is not None else None
     for place, number in (difference.inputs, difference.inputs[::-1]) if difference is not None else ():
-        index, shape = r.reshaped(number), (*r.shape(value)[:-1], r.shape(table)[0])
         counted, lined = r.op(r.reshaped(place), OpKind.ARANGE), r.shape(place)[-1:] == shape[-1:]
         is_place = counted is not None and lined and r.graph.types[place].elements == shape[-1]
-        aligned = r.shape(number) == (*shape[:-1], 1) and r.shape(hot) == shape
-        types = [r.graph.types[v] for v in (table, index, value)]
-        if is_place and aligned and len(r.shape(table)) == 2 and all(t.dtype in FLOATS for t in types):
-            return Found((table, index), {}) if all(t.elements < INDEX_LIMIT for t in types) else None
+        if is_place and r.shape(number) == (*shape[:-1], 1) and r.shape(hot) == shape:
+            return r.reshaped(number)
     return None
 
 

@@ -35,6 +35,8 @@ QUERIES = 64
 """Of one block, where keys are not shared out between blocks."""
 MOST_SCORES = 2**28
 """Bytes of scores that are worth writing."""
+LONE_BYTES = 32
+"""Of device memory are read at once."""
 LOOKUP = "lookup"
 """The row whose kernel is one of ours (`codegen.lookup`)."""
 FASTEST = TARGETS[DEFAULT_TARGET]
@@ -248,9 +250,11 @@ def _of_product(graph: KernelGraph, match: Match, target: Target) -> float:
 
 
 def _looked_up(graph: KernelGraph, match: Match) -> float:
-    """Of the table only the rows that are found; numbers, and what is written."""
+    """Of the table only the rows that are found, of lone elements what is read with them; numbers, and what is
+    written."""
     table, index, result = (graph.types[v] for v in (*match.inputs, match.output))
-    return result.elements * (table.dtype.size + result.dtype.size) + index.nbytes
+    each = LONE_BYTES if match.attrs["apart"] else table.dtype.size
+    return result.elements * (each + result.dtype.size) + index.nbytes
 
 
 def _none(graph: KernelGraph, match: Match) -> float:

@@ -77,6 +77,39 @@ def test_numbers_of_no_row_find_zeros(types: str) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize(
+    "types", ["X: f16[5,7,40]\nI: f32[5,7]", "X: f32[35,500]\nI: f16[35]", "X: bf16[9,3]\nI: f32[9]"]
+)
+def test_numbers_of_no_element_of_a_row_find_zeros(types: str) -> None:
+    """What is infinite elsewhere in the row is not looked at."""
+    graph = program(f"{types}\nreturn sum(where(I[..., None] == arange(X.shape[-1]), X, 0), axis=-1)")
+    emitted, shape = emit(graph, H200), graph.inputs[0].type.shape
+    assert [type(step) for step in emitted.launches] == [Launch]
+    x = np.random.default_rng(0).integers(1, 99, shape).astype(np.float32)
+    x[..., shape[-1] // 2 + 1 :] = np.inf
+    numbers = np.resize([shape[-1] // 2, 0, -1, shape[-1], 0.5, np.nan, 1, -np.inf, 2], shape[:-1]).astype(np.float32)
+    kinds = [np.float16 if i.type.dtype is DType.F16 else np.float32 for i in graph.inputs]
+    found = CpuExecutable(emitted)(x.astype(kinds[0]), numbers.astype(kinds[1]))
+    wanted = np.where(numbers[..., None] == np.arange(shape[-1]), x, 0).sum(-1)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "return sum(where(arange(40)[:, None] == I, X, 0), axis=0)",
+        "return sum(where(arange(40) == I[:, None], X, 1), axis=1)",
+        "return sum(where(arange(40) == I[:, None], X, 0), axis=0)",
+        "return max(where(arange(40) == I[:, None], X, 0), axis=1)",
+        "return sum(where(arange(40) >= I[:, None], X, 0), axis=1)",
+        "return sum(where(arange(40) == I[None, :], X, 0), axis=1)",
+        "return sum(where(arange(40) + 1 == I[:, None], X, 0), axis=1)",
+    ],
+)
+def test_what_is_no_lookup_of_elements(text: str) -> None:
+    assert not matches(program(f"X: f32[40,40]\nI: f32[40]\n{text}"), [LOOKUP])
+
+
 @pytest.mark.parametrize("sample", WHOLE.values(), ids=[*WHOLE])
 def test_the_operators_of_a_match_are_the_program(sample: Sample) -> None:
     graph = program(sample.text)
@@ -99,6 +132,9 @@ def _meant(match: Match, inputs: list[Any], shape: tuple[int, ...]) -> Any:
         return share if match.row == "softmax" else np.log(share)
     if match.row == LOOKUP:
         table, index = inputs
+        if attrs["apart"]:
+            table = table.reshape(index.size, -1)
+            return np.where(index.reshape(-1, 1) == np.arange(table.shape[1]), table, 0).sum(1).reshape(shape)
         table = table.reshape(len(table), -1)
         return ((index[..., None] == np.arange(len(table))) @ table).reshape(shape)
     if match.row == "running_sum":

@@ -147,6 +147,16 @@ def test_more_kernels_of_a_library_and_the_rest_fused() -> None:
     np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
 
 
+def test_one_logit_of_each_row_is_looked_up() -> None:
+    """All of a row is read once, for its sum: what a loss needs besides is one element."""
+    loss = "return log(sum(exp(X - max(X, 1, keepdims=True)), 1)) - sum(where(arange(32000) == Y[:, None], X, 0), 1)"
+    program = parse(f"X: bf16[2048,32000]\nY: int[2048]\n{loss}").graph
+    found = {c.configuration: c for c in unsearched(program, H200)}[LIBRARY_KERNELS]
+    (looked,) = matches(found.graph, ["lookup"])
+    floor = program.inputs[0].type.nbytes / (H200.device_bandwidth * 1e3)
+    assert looked.attrs == {"apart": 1} and floor < found.estimate_us < 1.2 * floor
+
+
 def test_a_library_takes_bytes_over_bandwidth_or_operations_over_rate() -> None:
     b = Builder.over(X=(4096, 4096), W=(4096, 4096), V=(16, 4096))
     b.matmul(0, 1)
