@@ -75,7 +75,6 @@ class Oracle:
         self._contexts: dict[tuple[int, int], int] = {}
         self._places: dict[Expr, int] = {}
         self._profiles: dict[Expr, _Profile] = {}
-        self._pairs: dict[tuple[Expr, Expr], int] = {}
         minus = algebra.minus
         self._signed = any(not flat % minus for flat in self._flats)
         self._opened: tuple[int, int] | tuple[()] = ()
@@ -206,27 +205,25 @@ class Oracle:
 
         MUL is also the filter for a matmul, because a part of a part is a part.
         """
-        flags = self._pairs.get((a, b))
-        if flags is None:
-            flags = self._pair(a, b)
-            if flags:  # the others are too many to remember and quick to find out
-                self._pairs[a, b] = flags
-        return flags
-
-    def _pair(self, a: Expr, b: Expr) -> int:
         algebra, divides, flags = self.algebra, self._divides, 0
         p = self._profiles.get(a) or self._profile(a)
         q = self._profiles.get(b) or self._profile(b)
-        shared, total = p.places & q.places, p.total + q.total
         if self._product_may_fit(p, q) and self.places(algebra.mul(a, b)):
             flags |= MUL
-        if shared and total <= self._greatest_total and self.places(algebra.add(a, b)):
+        if p.places & q.places and self.adds(a, b):
             flags |= ADD
         if p.slots & q.divisor_slots and divides(p.flat * q.divisor) and self.places(algebra.div(a, b)):
             flags |= DIV_AB
         if q.slots & p.divisor_slots and divides(q.flat * p.divisor) and self.places(algebra.div(b, a)):
             flags |= DIV_BA
         return flags
+
+    def adds(self, a: Expr, b: Expr) -> bool:
+        """Whether the sum of a and b can reach a target."""
+        p = self._profiles.get(a) or self._profile(a)
+        q = self._profiles.get(b) or self._profile(b)
+        near = p.places & q.places and p.total + q.total <= self._greatest_total
+        return bool(near and self.places(self.algebra.add(a, b)))
 
     def _product_may_fit(self, p: _Profile, q: _Profile) -> bool:
         if p.factor is not None and q.factor is not None:

@@ -161,6 +161,11 @@ class StrictOracle:
                 flags ^= flag
         return flags
 
+    def adds(self, a: Expr, b: Expr) -> bool:
+        """Whether the sum of a and b can reach a target."""
+        views = self.algebra.views
+        return self.plain.adds(views[a][0], views[b][0]) and not self.missing(self.algebra.add(a, b))
+
     def parts(self) -> int:
         """As `Oracle.parts`."""
         return self.plain.parts()

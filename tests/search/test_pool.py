@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import operator
 import os
@@ -223,6 +224,11 @@ def test_what_workers_are_forked_of_begins_and_imports_before_there_are_any(
 
 def _has_loaded(module: str) -> bool:
     return module in sys.modules
+
+
+def test_workers_look_for_garbage_less_often_than_their_owner(workers: Workers) -> None:
+    before = gc.get_threshold()
+    assert workers.submit(gc.get_threshold).result(SOON) == nursery.GARBAGE and gc.get_threshold() == before
 
 
 def test_workers_end_with_what_they_were_forked_of_and_another_one_takes_its_place(workers: Workers) -> None:

@@ -81,19 +81,22 @@ class Partners:
     def _flags(self, first: int, second: int) -> int:
         if not self.pruned:
             return ALL
-        flags = self.semantics.oracle.pair(first, second)
+        semantics = self.semantics
+        flags = semantics.oracle.pair(first, second)
         if self.subtracts:
             flags |= SUB_AB if self._subtracts(first, second) else 0
             flags |= SUB_BA if self._subtracts(second, first) else 0
-        for join in self.semantics.prepared.joins:
+        for join in semantics.prepared.joins:
             flags |= JOIN_AB if self._joins(join.whole, first, second) else 0
             flags |= JOIN_BA if self._joins(join.whole, second, first) else 0
-        flags |= PAIR_AB if (first, second) in self.semantics.opaque_pairs else 0
-        return flags | (PAIR_BA if (second, first) in self.semantics.opaque_pairs else 0)
+        if semantics.opaque_pairs:
+            flags |= PAIR_AB if (first, second) in semantics.opaque_pairs else 0
+            flags |= PAIR_BA if (second, first) in semantics.opaque_pairs else 0
+        return flags
 
     def _joins(self, whole: int, first: int, second: int) -> bool:
         one, other = self._in_place(first, whole, 0), self._in_place(second, whole, 1)
-        return one >= 0 and other >= 0 and bool(self.semantics.oracle.pair(one, other) & ADD)
+        return one >= 0 and other >= 0 and self.semantics.oracle.adds(one, other)
 
     def _in_place(self, expr: int, whole: int, side: int) -> int:
         """The expression of one part of a concatenation; -1 if it does not reach a target."""
@@ -109,7 +112,7 @@ class Partners:
         if negative is None:
             found = self.semantics.negated(second)
             negative = self._negatives[second] = found if oracle.reaches(found) else -1
-        return negative >= 0 and bool(oracle.pair(first, negative) & ADD)
+        return negative >= 0 and oracle.adds(first, negative)
 
 
 def _swapped(flags: int) -> int:

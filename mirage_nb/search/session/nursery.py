@@ -40,6 +40,9 @@ QUIET_SECONDS = 0.1
 LATER = ("mirage_nb.verify.reals.exact", "mirage_nb.verify.tiles")
 """What verification loads when it is needed, imported once there are workers and nobody has asked for one for so long:
 those of a session are wanted one after the other, and nobody waits for it."""
+GARBAGE = (5_000, 50, 20)
+"""How rarely workers look for garbage: what a search makes stays until its end, and is hardly ever garbage of the kind
+that only the collector finds, which looks at all of it again and again otherwise, for a sixth of the time."""
 FIRST_DESCRIPTOR = 3
 """Those below are standard streams; an interpreter that was started without them would give their numbers away."""
 KILLED = -signal.SIGKILL
@@ -190,6 +193,7 @@ def _folder() -> str:
 def tend(descriptor: int, owner: int) -> tuple[Connection, int, int]:
     """What a nursery runs until it ends. Returns in every worker, with what `serve` takes."""
     nursery, link = os.getpid(), Connection(descriptor)
+    gc.set_threshold(*GARBAGE)
     workers: set[int] = set()
     idle = 0.0
     later: tuple[str, ...] = ()
