@@ -167,6 +167,7 @@ def _decompositions() -> Mapping[Any, Any]:
 
 UNSAID = "aten.batch_norm.default"
 """It changes its running means, and its schema does not say so."""
+MASKED = "aten.index.Tensor"
 MARGIN = torch.ops.aten.multilabel_margin_loss.default
 
 
@@ -232,8 +233,8 @@ def _check_dead(node: Any, translation: Translation) -> None:
 
 def _outputs(exported: Any, translation: Translation) -> list[tuple[str, Value]]:
     signature = exported.graph_signature
-    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
-        changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    changed = [spec.target for spec in signature.output_specs if spec.kind.name.endswith("MUTATION")]
+    if changed:
         raise TraceError(f"it changes {', '.join(changed)} in place", hint=_REST)
     (output,) = (node for node in exported.graph.nodes if node.op == "output")
     found: dict[Value, int] = {}
@@ -264,7 +265,8 @@ def _untold(node: Any, translation: Translation) -> TraceError:
     cause = next((n for n in sorted(translation.left, key=lambda n: n.op == "placeholder") if n in seen), None)
     if cause is None and typed(node)[1] is None:
         held = node.meta["val"].dtype
-        return TraceError(f"output {node.name} is of type {held}", hint=f"programs return numbers of {WIDTHS}. {_REST}")
+        hint = f"programs return numbers of {WIDTHS}, as .float() makes of others. {_REST}"
+        return TraceError(f"output {node.name} is of type {held}", hint=hint)
     if cause is None:
         return TraceError(f"output {node.name} is an input or a constant, unchanged", hint="return what is computed")
     where = f" ({_source(cause)})" if _source(cause) else ""
@@ -274,6 +276,8 @@ def _untold(node: Any, translation: Translation) -> TraceError:
 def _instead(node: Any) -> str:
     """What to do about an operator that programs do not have: what the language says of what is called so."""
     name = str(node.target)
+    if name == MASKED and any(one is not None and one.meta["val"].dtype is torch.bool for one in node.args[1]):
+        return f"x[mask] = y is torch.where(mask, y, x), which has as many elements as x. {_REST}"
     called = name.split(".")[1].removeprefix("linalg_").removesuffix("_ex") if name.startswith("aten.") else ""
     return f"{NAMES[called]}. {_REST}" if called in NAMES and name not in WHOLE else _REST
 

@@ -320,7 +320,7 @@ WHOLE_ONLY: dict[str, list[Case]] = {
     "aten.max.dim": [case(IMAGE, 1), case(IMAGE, -1, True)], "aten.min.dim": [case(IMAGE, 1)],
     "aten.sort.default": [case(IMAGE), case(X, 0, True)], "aten.sort.stable": [case(IMAGE, stable=True, dim=1)],
     "aten.kthvalue.default": [case(X, 2), case(IMAGE, 1, 1, True)],
-    "aten.median.dim": [case(X, 1), case(IMAGE, 1, True)],
+    "aten.median.dim": [case(X, 1), case(IMAGE, 1, True)], "aten.median.default": [case(X), case(IMAGE)],
     "aten.adaptive_avg_pool3d.default": [case(tensor(2, 2, 4, 4, 4), [1, 2, 4])],
     "aten.topk.default": [case(X, 2), case(IMAGE, 3, 1, False)],
     "aten._cdist_forward.default": [case(X, tensor(2, 4), order, None) for order in (1.0, 2.0, 3.0)],

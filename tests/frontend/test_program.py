@@ -297,6 +297,35 @@ def test_what_to_do_about_a_function_is_what_the_language_says() -> None:
         assert said in told.value.hint and "torch.compile" in told.value.hint
 
 
+def test_what_would_be_a_program_is_told() -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[y > 0] *= 2
+        return y
+
+    for function, said in ((doubled, "torch.where(mask, y, x)"), (lambda x: x.argmax(-1), "as .float() makes")):
+        with pytest.raises(TraceError) as told:
+            mirage_nb.from_torch(function, (torch.rand(4, 4),))
+        assert said in told.value.hint
+
+
+class Followed(nn.Module):
+    """A layer, and one that follows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leads, self.follows = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.follows.weight.lerp_(self.leads.weight, 0.1)
+        return torch.tanh(self.leads(x)) - self.follows(x)
+
+
+def test_a_parameter_that_is_changed_is_no_output() -> None:
+    with pytest.raises(TraceError, match=r"it changes follows\.weight in place"):
+        mirage_nb.from_torch(Followed(), (torch.rand(3, 4),))
+
+
 def test_integers_are_inputs_where_numbers_are_computed_from_them() -> None:
     for function, wanted in ((lambda x: x * 0.5, [0, 0.5, 1, 1.5]), (lambda x: (x // 2) * 0.5, [0, 0, 0.5, 0.5])):
         program = mirage_nb.from_torch(function, (torch.arange(4),))

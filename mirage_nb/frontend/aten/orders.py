@@ -8,11 +8,12 @@ faster than all pairs are compared.
 from __future__ import annotations
 
 import ast
+import math
 from typing import Any
 
 from mirage_nb.frontend.aten.borrowed import borrowed
 from mirage_nb.frontend.aten.folds import ROWS as FOLDS
-from mirage_nb.frontend.aten.terms import At, Left, Result, Row
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import OpKind
 from mirage_nb.lang import lowering, masks, reductions, views
@@ -90,6 +91,14 @@ def _median(at: At, x: Any, dim: int = -1, keepdim: bool = False) -> Result:
     return _chosen(at, x, (at.b.shape(value)[at.axis(value, dim)] + 1) // 2, dim)
 
 
+def _middle(at: At, x: Any) -> Result:
+    """The median of all elements."""
+    value = at.tensor(x)
+    flat = Held(views.reshaped(at.b, value, (math.prod(at.b.shape(value)),)))
+    made: Value = _several(_median(at, flat))[0]
+    return made
+
+
 def _found(
     at: At, bounds: Any, x: Any, *, right: bool = False, side: str | None = None, sorter: Any = None, **_: Any
 ) -> Result:
@@ -120,4 +129,5 @@ ROWS: dict[str, Row] = {
     "aten.topk.default": _topk,
     "aten.kthvalue.default": _chosen,
     "aten.median.dim": _median,
+    "aten.median.default": _middle,
 }
