@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -36,6 +37,40 @@ def test_a_wrong_kernel_is_never_used() -> None:
     close(torch.compile(model, backend=backend)(x), model(x))
     assert backend.replaced == 0
     assert "off PyTorch's own result" in str(backend.reports.all())
+
+
+def logarithms(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(torch.log(x) * 2, -1) @ w
+
+
+def powers(x: torch.Tensor) -> torch.Tensor:
+    return x.pow(0.6).cumsum(-1) * 2
+
+
+@torch.no_grad()
+def test_of_what_negative_numbers_have_no_value_positive_ones_are_compared() -> None:
+    """Of numbers of both signs every row is no number, and a program's cumulative sum up to one is none, too."""
+    (region,) = regions_of(logarithms, torch.rand(4, 8), torch.rand(8, 4)).found
+    exact = lambda x, w: (logarithms(x.double(), w.double()).float(),)  # noqa: E731
+    compare(exact, Reference.of(region), examples(region))
+    with pytest.raises(LaunchError, match="off PyTorch's own"):
+        compare(lambda x, w: (exact(x, w)[0] * 1.1,), Reference.of(region), examples(region))
+    backend, x = Backend(), torch.rand(4, 8)
+    close(torch.compile(powers, backend=backend)(x), powers(x))
+    assert all(entry.taken for entry in backend.reports.all().entries) and backend.replaced
+
+
+def shifted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.softplus(torch.exp(-10 * x * x) @ w) - math.log(2)
+
+
+def test_what_cancels_wholly_for_one_of_them_is_the_same() -> None:
+    """Of large inputs nothing is left but the logarithm of two, less itself."""
+    (region,) = regions_of(shifted, torch.randn(4, 8), torch.randn(8, 4)).found
+    for more in (0, 2e-9):
+        compare(lambda *given, more=more: (shifted(*given) + more,), Reference.of(region), examples(region))
+    with pytest.raises(LaunchError, match="off PyTorch's own result on inputs of magnitude 1000"):
+        compare(lambda *given: (shifted(*given) + 1e-5,), Reference.of(region), examples(region))
 
 
 @torch.no_grad()
