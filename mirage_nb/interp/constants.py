@@ -6,6 +6,7 @@ constant, as `2^(-1/2)`, beside the double that is next to it; any other symbol 
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 from typing import Any
@@ -37,7 +38,16 @@ def root_of(attrs: ConstAttrs) -> tuple[Fraction, int] | None:
     sign, whole, top, bottom, below, degree = found.groups()
     number = Fraction(int(whole or top), int(bottom or 1)) * (-1 if sign else 1)
     root = number, -int(degree) if below else int(degree)
-    return root if float(_ball(*root).mid()) == attrs.value else None
+    return root if _is_nearest(attrs.value, *root) else None
+
+
+def _is_nearest(value: Fraction, number: Fraction, degree: int) -> bool:
+    """Whether a number is the double next to a root, whatever the precision of balls is just now."""
+    if (value < 0) != (number < 0) or Fraction(float(value)) != value:
+        return False
+    ends = ((abs(value) + Fraction(math.nextafter(float(abs(value)), end))) / 2 for end in (0.0, math.inf))
+    below, above = (end ** abs(degree) for end in ends)
+    return below <= (abs(number) if degree > 0 else 1 / abs(number)) <= above
 
 
 def _ball(number: Fraction, degree: int) -> Any:

@@ -111,12 +111,23 @@ def power(base: Term, exponent: Fraction, require: Require) -> Term:
 
 
 def literal(value: Fraction, symbol: str) -> Term | None:
-    """A constant that is meant as it is: a numeral, or a square root of one; None for another unknown."""
+    """A constant that is meant as it is: a numeral, or a square root of one, or of such a root; None for another
+    unknown."""
     if not symbol:
         return num(value)
     number, degree = root_of(ConstAttrs(value, symbol)) or (Fraction(), 0)
-    root = sqrt(num(abs(number)))
-    return mul(num(-1 if number < 0 else 1), inv(root) if degree < 0 else root) if abs(degree) == 2 else None
+    if not (times := square_roots(degree)):
+        return None
+    root = num(abs(number))
+    for _ in range(times):
+        root = sqrt(root)
+    return mul(num(-1 if number < 0 else 1), inv(root) if degree < 0 else root)
+
+
+def square_roots(degree: int) -> int:
+    """How many square roots in each other make a root of this degree, or the inverse of one; 0 for others."""
+    times = abs(degree).bit_length() - 1
+    return times if times > 0 and abs(degree) == 1 << times else 0
 
 
 def least(*terms: Term) -> Term:

@@ -32,7 +32,7 @@ from mirage_nb.interp.undrawn import GOLDEN, scatter
 from mirage_nb.ir import COMPARISONS, AccumKind, ConstAttrs, DimAttrs, OpKind, PowAttrs, WhereAttrs
 from mirage_nb.ir.ops import Attrs
 from mirage_nb.verify.proof.axes import Part, leaves
-from mirage_nb.verify.proof.functions import MAX_POWER
+from mirage_nb.verify.proof.functions import MAX_POWER, square_roots
 from mirage_nb.verify.proof.masked import Masked, logarithm, of_masked, raised, real
 from mirage_nb.verify.proof.picked import as_given
 from mirage_nb.verify.proof.shrunk import Sizes, shrunk
@@ -228,8 +228,10 @@ class Algebra:
 
     def _constant(self, attrs: ConstAttrs) -> int:
         number, degree = (self.literal and root_of(attrs)) or (Fraction(), 0)
-        if abs(degree) == 2:
-            root = self.function("sqrt", np.asarray(_number(abs(number))))
+        if times := square_roots(degree):
+            root = np.asarray(_number(abs(number)))
+            for _ in range(times):
+                root = self.function("sqrt", root)
             return int(_inverse(root) if degree < 0 else root) * (-1 if number < 0 else 1) % PRIME
         if attrs.symbol:
             return self.unknown((attrs.value, attrs.symbol))

@@ -75,7 +75,7 @@ def _cancel(known: Known, term: Term) -> Step | None:
         if part.kind is Kind.INV and part.args[0].kind is Kind.SQRT and part.args[0].args[0] in places:
             inside = part.args[0].args[0]
             return step("root_quotient", a=inside, r=mul(*without(term.args, place, places[inside])))
-        if part.kind is Kind.SQRT and inv(part.args[0]) in places:
+        if part.kind is Kind.SQRT and part.args[0].kind is not Kind.NUM and inv(part.args[0]) in places:
             rest = mul(*without(term.args, place, places[inv(part.args[0])]))
             return step("sqrt_quotient", a=part.args[0], r=rest)
     return None
@@ -100,6 +100,8 @@ def _inverse(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
             return step("inv_inv", a=inside.args[0])
         case Kind.MUL:
             return step("inv_product", a=inside.args[0], b=mul(*inside.args[1:]))
+        case Kind.SQRT if inside.args[0].kind is Kind.NUM:
+            return step("sqrt_quotient", True, a=inside.args[0], r=ONE)
         case Kind.ADD if len(inside.args) > 2:
             return _common(inside)
         case Kind.ADD:
@@ -151,14 +153,16 @@ def _squared(term: Term) -> bool:
     return term.kind is Kind.MUL and len(set(term.args)) < len(term.args) and any(f.kind is Kind.ADD for f in term.args)
 
 
-def _root(known: Known, term: Term) -> Step | None:
+def _root(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
     (inside,) = term.args
+    if inside.kind is Kind.ADD and (scale := abs(leading(inside))) not in (0, 1):
+        shares = [mul(num(1 / scale), part) for part in inside.args]
+        taken = taken_out(inside, num(scale), shares)
+        return (*taken, step("sqrt_scale", a=add(*shares), c=num(scale)))
     if inside.kind in (Kind.INV, Kind.EXP):
         return step("sqrt_inverse" if inside.kind is Kind.INV else "sqrt_exp", a=inside.args[0])
     if inside.kind is Kind.NUM:
-        top, bottom = (math.isqrt(abs(n)) for n in inside.data.as_integer_ratio())
-        root = Fraction(top, bottom)
-        return step("sqrt_of_square", a=num(root)) if root * root == inside.data else None
+        return _root_of_numeral(inside.data)
     if inside.kind is Kind.FN and inside.data == "Pow" and known.nonnegative(inside.args[0]):
         return step("root_pow", a=inside.args[0], b=inside.args[1])
     parts = factors(inside)
@@ -177,6 +181,24 @@ def _root(known: Known, term: Term) -> Step | None:
         return step("sqrt_scale", a=mul(*certain[1:]), c=certain[0])
     others = [factor for factor in rest if factor not in certain]
     return step("sqrt_scale", a=mul(*others), c=mul(*pairs, *pairs, *certain))
+
+
+def _root_of_numeral(value: Fraction) -> Step | None:
+    """Roots of primes are left, times a numeral: the root of 2/3 is a third of those of 2 and of 3."""
+    top, bottom = (math.isqrt(abs(n)) for n in value.as_integer_ratio())
+    root = Fraction(top, bottom)
+    if value < 0 or root * root == value:
+        return step("sqrt_of_square", a=num(root)) if value >= 0 else None
+    if value.denominator > 1:
+        return step("sqrt_scale", a=num(value * value.denominator**2), c=num(Fraction(1, value.denominator**2)))
+    most = min(MOST_PRIME, math.isqrt(value.numerator)) + 1
+    prime = next((n for n in range(2, most) if value.numerator % n == 0), value.numerator)
+    factor = prime * prime if value.numerator % (prime * prime) == 0 else prime
+    return step("sqrt_scale", a=num(value / factor), c=num(factor)) if factor != value else None
+
+
+MOST_PRIME = 1000
+"""Of a numeral whose root is taken; larger ones stay together."""
 
 
 def _sum_of_sum(known: Known, term: Term) -> Step | None:
