@@ -7,6 +7,7 @@ sign of its own.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from mirage_nb.bench.verification.attacks import ATTACKS, BOTH, HEAD, refused
 from mirage_nb.interp.numbers import fmpq
+from mirage_nb.ir import ApplyAttrs, DType, OpKind, RepeatAttrs, RunningAttrs
 from mirage_nb.lang import parse
 from mirage_nb.verify import verify, verify_and_prove
 from mirage_nb.verify.defined.covered import _Drawn
@@ -22,6 +24,7 @@ from mirage_nb.verify.defined.forms import needs_of
 from mirage_nb.verify.proof.signs import ABOVE, ANY
 from mirage_nb.verify.reals.exact import look
 from mirage_nb.verify.verdict import Outcome, VerdictKind
+from tests.mugraphs import Kernel
 from tests.shares import some
 
 
@@ -86,6 +89,33 @@ def test_needs_have_the_signs_that_their_form_says() -> None:
     assert sorted(need.name for need in needs) == ["NONNEGATIVE", "NONZERO", "NONZERO", "POSITIVE"]
     assert found[needs.index(Need.NONZERO)][1] in (ABOVE, ANY) and (Need.POSITIVE, ANY) in found
     assert (Need.NONNEGATIVE, frozenset({0, 1})) in found
+
+
+def counts(columns: int, **how: bool) -> tuple[Kernel, int]:
+    """How many ones there are up to each place of a row, and nothing that an input makes."""
+    k = Kernel(DType.F32, Y=(2, columns))
+    ones = k.op(OpKind.REPEAT, k.reshape(k.const(1), 1, 1), attrs=RepeatAttrs(1, columns))
+    return k, k.op(OpKind.RUNNING_SUM, ones, attrs=RunningAttrs(1, **how))
+
+
+def test_numbers_of_places_are_met_by_all_of_them_or_by_none() -> None:
+    """At one place of many a logarithm is of -1/2, which float64 makes of 1/2; few elements show nothing of it."""
+    k, count = counts(4096)
+    plain = k.returning(k.op(OpKind.MUL, 0, k.const(2)))
+    off = k.op(OpKind.SQR, k.op(OpKind.SUB, count, k.const(2048)))
+    least = k.op(OpKind.MUL, k.op(OpKind.ADD, off, k.const(1)), k.const(10**20))
+    for number in (-1, -(10**20), Fraction(1, 2)):
+        least = k.op(OpKind.ADD, least, k.const(number))
+    nothing = k.op(OpKind.MUL, k.op(OpKind.APPLY, least, attrs=ApplyAttrs("log", "log(x)")), k.const(0))
+    wrong = k.returning(k.op(OpKind.ADD, k.op(OpKind.MUL, 0, k.const(2)), nothing))
+    assert not any(verify(plain, wrong).accepted for _ in range(4))
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_the_first_sum_of_what_stands_before_is_of_nothing(exclusive: bool) -> None:
+    k, count = counts(8, exclusive=exclusive)
+    ((need, signs),) = needs_of(k.returning(k.op(OpKind.DIV, 0, count)))
+    assert (need, signs) == (Need.NONZERO, frozenset({0, 1}) if exclusive else ABOVE)
 
 
 @pytest.mark.parametrize("rows", [4, 11])

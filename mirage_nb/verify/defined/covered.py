@@ -6,7 +6,8 @@ is, up to a constant factor, what the program itself needs so, or a product of t
 negative at points that nobody thinks of, so it is not taken for defined: a proof may say that it is.
 
 Of a large graph some elements are looked at. They stand for the others where all are made alike: as soon as one graph
-tells elements by their numbers (a slice, a mask of places), what one element needs says nothing of the next one.
+tells elements by their numbers (a slice, a mask of places, a running sum), what one element needs says nothing of the
+next one.
 
 Element by element: what one element of an output needs is covered by what the program's same element needs, and what
 stands behind a choice is needed where the choice takes it, on both sides. That a number is another one is seen in a
@@ -38,6 +39,7 @@ from mirage_nb.verify.defined.forms import needs_of
 from mirage_nb.verify.fields.drawn import is_small
 from mirage_nb.verify.fields.groups import draw_stacked
 from mirage_nb.verify.fields.lax import all_ops, inspect
+from mirage_nb.verify.proof.axes import BY_NUMBER
 from mirage_nb.verify.proof.signs import NEEDED
 from mirage_nb.verify.reals.points import KINDS, point
 
@@ -102,11 +104,12 @@ class Asked:
 
     def needs(self, seed: int) -> list[tuple[Need, bool]]:
         """The needs behind these elements, and whether the form of the number meets each, or all numbers do where no
-        input makes them."""
+        input makes them and these elements stand for all."""
         every = needs_of(self.graph)
         found = [every[number] for number in self.slice.operators]
         met = [signs <= NEEDED[need] for need, signs in found]
-        if any(not (one or varies) for one, varies in zip(met, self.slice.varies, strict=True)):
+        constant = any(not (one or varies) for one, varies in zip(met, self.slice.varies, strict=True))
+        if constant and self.stands_for_all:
             with precision(BITS):
                 at = point(KINDS[0], seed)
                 rows = zip(self.slice.critical(at), self.slice.ever_needed(at), strict=True)
@@ -148,7 +151,7 @@ def uncovered(program: Asked, candidate: Asked, seed: int) -> str:
 def _tells_places(op: Op) -> bool:
     """Whether an operator tells elements by their numbers."""
     overhangs = isinstance(op.attrs, InIterAttrs) and op.attrs.tile is not None
-    return overhangs or op.kind in (OpKind.ARANGE, OpKind.SLICE, OpKind.PAD, OpKind.CONCAT)
+    return overhangs or op.kind in BY_NUMBER or op.kind is OpKind.CONCAT
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from mirage_nb.ir import (
     OpKind,
     PadAttrs,
     PowAttrs,
+    RunningAttrs,
     WhereAttrs,
     formula,
 )
@@ -136,7 +137,8 @@ class SignAlgebra:
             case OpKind.CONCAT_MATMUL, _:
                 return summed([_contracted(operands[0], operands[2]), _contracted(operands[1], operands[3])])
             case ((OpKind.SUM | OpKind.RESCALED_SUM | OpKind.RUNNING_SUM), _):
-                return summed([operands[0].signs] * 2)
+                empty = isinstance(attrs, RunningAttrs) and attrs.exclusive  # the first is of nothing
+                return summed([operands[0].signs] * 2) | (_sign(0) if empty else frozenset())
             case OpKind.CONCAT, _:
                 return operands[0].signs | operands[1].signs
         if kind in formula.OPERATORS:
