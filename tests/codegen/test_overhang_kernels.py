@@ -78,6 +78,19 @@ def test_nothing_beyond_an_end_is_read_or_written(name: str, share: int) -> None
             assert error < TOLERANCE[type_.dtype], (graph, options)
 
 
+def test_columns_that_fill_no_line_are_multiplied_by_warps_with_roles() -> None:
+    """Places of images, 28 x 28: the last tile of columns hangs over, of every image and of the results."""
+    prepared = prepare(parse("X: f16[2, 64, 784]\nW: f16[64, 64]\nB: f16[64]\nreturn relu(W @ X + B[:, None])").graph)
+    few = [c for c in configurations(prepared, EFFORTS["quick"]) if c.cut is None][:2]
+    structures = [s for c in few for s in explored(prepared, c, EFFORTS["quick"]).structures[:1]]
+    found = [i.graph for s in structures for i in instances(s, prepared, H200, 6) if i.overhanging]
+    able = [(graph, way) for graph in found for way in variants(graph, H200) if way.specialised]
+    graph, way = able[0]
+    emitted, inputs = emit(graph, H200, way), draw(graph)
+    (error,) = errors(graph, emitted, inputs, run(emitted, inputs, **WAYS[1]))
+    assert error < TOLERANCE[graph.output_types[0].dtype], (graph, way)
+
+
 def test_the_copy_engine_fills_in_zeros_by_itself() -> None:
     """Tiles that hang over the matrix are boxes; those that would reach other rows, or unaligned ones, are not."""
     found = [emit(graph, H200) for graph in overhanging(PROGRAMS["rows that the copy engine takes"], 40)]

@@ -94,6 +94,18 @@ def test_axes_with_good_divisors_stay_as_they_are() -> None:
             assert (1 in poor_axes(prepared)) == expected, extent
 
 
+@pytest.mark.parametrize(("text", "poor"), [("A @ X", "c"), ("A @ (X * 2)", ""), ("A @ Y.T", ""), ("X.T @ A.T", "c")])
+@pytest.mark.parametrize(
+    ("extent", "dtype", "able"), [(784, "f16", 0), (768, "f16", 1), (784, "f32", 0), (480, "f32", 1)]
+)
+def test_lines_of_operands_are_whole(text: str, poor: str, extent: int, dtype: str, able: bool) -> None:
+    """The copy engine brings 128 bytes of what a product reads across: of 28 x 28 places no tiles are such lines."""
+    inputs = f"A: {dtype}[512, 256]; X: {dtype}[256, {extent}]; Y: {dtype}[{extent}, 256]"
+    prepared = prepare(parse(f"{inputs}\nreturn {text}").graph)
+    found = {prepared.axes[axis].extent for axis in poor_axes(prepared)}
+    assert found == ({extent} if poor and not able else set())
+
+
 @pytest.mark.parametrize("kernels", [1, 2])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_instances_compute_the_program_at_odd_sizes(name: str, kernels: int) -> None:

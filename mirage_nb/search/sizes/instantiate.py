@@ -35,6 +35,8 @@ from mirage_nb.search.sizes.work import held_in_registers
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
 from mirage_nb.tile.rules import RESERVED_BYTES, TEAMS, few
+from mirage_nb.tile.shared import LINE_BYTES
+from mirage_nb.tile.sketch import MATMULS
 
 MAX_GRID_X = 2**31 - 1
 SHARED = 16
@@ -54,7 +56,8 @@ TINY_REDUCED, TINY_FREE = 8, 4
 TINY_OVERHANGING = 7
 """Extent of axes over which tiles hang: four parts, or two, that each have an element of it."""
 USEFUL_TILES = (16, 32, 64, 128)
-"""An axis has poor divisors if none within a factor of two of one of these is a multiple of `DIVISOR_GRAIN`."""
+"""An axis has poor divisors if none within a factor of two of one of these is a multiple of `DIVISOR_GRAIN`, or of what
+a line holds."""
 DIVISOR_GRAIN = 8
 OVERHANGING_TILES = (16, *(16 * m << s for s in range(8) for m in (2, 3)))
 """What an axis with poor divisors is cut into, about."""
@@ -246,9 +249,23 @@ def tiny_extents(prepared: Prepared, overhanging: frozenset[int] = frozenset()) 
 
 
 def poor_axes(prepared: Prepared) -> frozenset[int]:
-    """The axes with poor divisors: no tiles of useful sizes, which are neither so small nor so narrow, divide them."""
-    axes = enumerate(prepared.axes)
-    return frozenset(number for number, axis in axes if not axis.whole and _is_poor(axis.extent))
+    """The axes with poor divisors: no tiles of useful sizes, which are neither so small nor so narrow, divide them, or
+    none that are whole lines of the copy engine where operands of products lie along them."""
+    grains, axes = dict(_lines(prepared)), enumerate(prepared.axes)
+    return frozenset(
+        number for number, axis in axes
+        if not axis.whole and any(_is_poor(axis.extent, g) for g in (DIVISOR_GRAIN, grains.get(number, DIVISOR_GRAIN)))
+    )  # fmt: skip
+
+
+def _lines(prepared: Prepared) -> Iterator[tuple[int, int]]:
+    """Axes along which an operand of a product lies and is not summed, and elements of a line."""
+    for operator, args in prepared.program:
+        leaves = (prepared.program[a][0] for a in args) if operator.kind in MATMULS else ()
+        for tensor in (prepared.tensors[leaf.leaf] for leaf in leaves if leaf.kind is OpKind.IN_ITER):
+            axis, dtype = tensor.axes[-1], prepared.graph.inputs[tensor.input].type.dtype
+            if axis is not None and axis != operator.axis:
+                yield axis, LINE_BYTES // dtype.size
 
 
 def overhangs(prepared: Prepared) -> list[frozenset[int]]:
@@ -257,9 +274,9 @@ def overhangs(prepared: Prepared) -> list[frozenset[int]]:
     return [frozenset(axes) for count in range(len(poor) + 1) for axes in combinations(poor, count)]
 
 
-def _is_poor(extent: int) -> bool:
-    good = [d for d in divisors(extent) if d % DIVISOR_GRAIN == 0]
-    wanted = [tile for tile in USEFUL_TILES if 2 * tile < extent]
+def _is_poor(extent: int, grain: int) -> bool:
+    good = [d for d in divisors(extent) if d % grain == 0]
+    wanted = [tile for tile in USEFUL_TILES if grain <= tile and 2 * tile < extent]
     return any(not any(tile <= 2 * d <= 4 * tile for d in good) for tile in wanted)
 
 
