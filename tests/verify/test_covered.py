@@ -11,6 +11,7 @@ from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mirage_nb.bench.verification.attacks import ATTACKS, BOTH, HEAD, refused
@@ -22,7 +23,7 @@ from mirage_nb.verify.defined.covered import _Drawn
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.defined.forms import needs_of
 from mirage_nb.verify.proof.signs import ABOVE, ANY
-from mirage_nb.verify.reals.exact import look
+from mirage_nb.verify.reals.exact import chosen, look
 from mirage_nb.verify.verdict import Outcome, VerdictKind
 from tests.mugraphs import Kernel
 from tests.shares import some
@@ -226,3 +227,20 @@ def test_nor_are_they_where_two_digits_of_an_index_change_places(sampled: int, m
     program, wrong = (parse(head + text).graph for text in (" / D", " / D * T / T"))
     for seed in range(40):
         assert look(program, wrong, seed).outcome is not Outcome.AGREE
+
+
+@pytest.mark.parametrize("seed", [66, 108, 221, 368])
+def test_nor_are_those_that_a_view_leaves_in_place_by_chance(seed: int) -> None:
+    """The first and the last axis change places, of two elements each and with an odd number between them: half of all
+    elements stay where they are, and all do that are looked at first with these seeds."""
+    head = "U: f32[2, 3001, 2]\nY: f32[2, 3001, 2]\nreturn Y / (U + 1e30)"
+    moved = "transpose(U, 2, 1, 0)"
+    program, wrong, right = (
+        parse(head + more).graph
+        for more in ("", f" + 0 / ({moved} + 1e30)", f" + 0 / transpose(2 * {moved} + 2e30, 2, 1, 0)")
+    )
+    (at,) = chosen(program.output_types, 8, seed)
+    first, _, last = np.unravel_index(at, (2, 3001, 2))
+    assert (first == last).all()
+    assert look(program, wrong, seed).outcome is Outcome.OPEN
+    assert look(program, right, seed).outcome is Outcome.AGREE

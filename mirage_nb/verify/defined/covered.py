@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import NamedTuple
@@ -137,15 +137,26 @@ def _meets(x: Number, need: Need) -> bool:
     return bool(x > 0) or (need is Need.NONZERO and bool(x < 0)) or (need is Need.NONNEGATIVE and bool(x >= 0))
 
 
-def uncovered(program: Asked, candidate: Asked, seed: int) -> str:
-    """What a candidate needs that nothing covers, in words; or nothing."""
+def uncovered(program: Asked, candidate: Asked, seed: int, elsewhere: Iterable[tuple[Asked, Asked]] = ()) -> str:
+    """What a candidate needs that nothing covers, in words; or nothing. `elsewhere`: other elements of both, which are
+    looked at where views may take one in another one's place: half of all stay in theirs where two halves change."""
     needs = candidate.needs(seed)
     selects = (program.slice.decides or candidate.slice.decides) and (program.roots or candidate.roots) > 0
     if all(met for _, met in needs) and not candidate.slice.makes_infinities and not selects:
         return ""
     if not (program.stands_for_all and candidate.stands_for_all):
         return "what every single element of the candidate needs was not looked at, and they are not made alike"
-    return _Cover(program, candidate, needs, selects, seed).missing()
+    moved = any(map(_moves, itertools.chain(all_ops(program.graph), all_ops(candidate.graph))))
+    for ours, theirs in itertools.chain([(program, candidate)], elsewhere if moved else ()):
+        missing = _Cover(ours, theirs, theirs.needs(seed), selects, seed).missing()
+        if missing:
+            return missing
+    return ""
+
+
+def _moves(op: Op) -> bool:
+    """Whether an operator may take elements in other ones' places."""
+    return isinstance(op.attrs, InIterAttrs) or op.kind in (OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT)
 
 
 def _tells_places(op: Op) -> bool:

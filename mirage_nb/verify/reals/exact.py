@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -48,6 +49,9 @@ SAMPLES = (8, 2)
 FEW = 5
 """Elements that stand for all where these are made alike: no two binary digits of an index are alike in all of them, so
 what takes other elements in one's place, as views with their dimensions in another order do, is seen."""
+SETS, FEW_SETS = 4, 3
+"""Sets of so many elements, and of few, that are asked what they need where views may move some: one that is moved is
+missed by one in 2^24 looks, of few by one in 2^15."""
 BITS = 256
 """Of balls, beyond the bits of the constants."""
 MORE = (4, 16)
@@ -126,7 +130,8 @@ def look(program: KernelGraph, candidate: KernelGraph, seed: int, *, covered: bo
         found = _Look(left, right, at, seed).looked()
         if found.outcome is Outcome.AGREE and covered and program != candidate:
             if count is None or count >= FEW:
-                note = uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed)
+                others = () if count is None else _elsewhere(program, candidate, count, limit, seed, SETS)
+                note = uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed, others)
             else:
                 note = _beyond(program, candidate, seed)
             return replace(found, outcome=Outcome.OPEN, note=f"{found.note}, and {note}") if note else found
@@ -143,7 +148,18 @@ def _beyond(program: KernelGraph, candidate: KernelGraph, seed: int) -> str:
         left, right = _both(program, candidate, chosen(program.output_types, FEW, seed), ASKED)
     except TooMuch:
         return "whether the candidate has a value wherever the program has one is not known"
-    return uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed)
+    others = _elsewhere(program, candidate, FEW, ASKED, seed, FEW_SETS)
+    return uncovered(Asked(program, left.slice), Asked(candidate, right.slice), seed, others)
+
+
+def _elsewhere(
+    program: KernelGraph, candidate: KernelGraph, count: int, limit: int, seed: int, sets: int
+) -> Iterator[tuple[Asked, Asked]]:
+    """Other elements of two graphs, set after set, as far as they do not depend on more than the first ones."""
+    for number in range(1, sets):
+        with suppress(TooMuch):
+            left, right = _both(program, candidate, chosen(program.output_types, count, seed + number), limit)
+            yield Asked(program, left.slice), Asked(candidate, right.slice)
 
 
 def look_at(program: KernelGraph, candidate: KernelGraph, draw: Draw, at: Sequence[Index], seed: int) -> Looked:
