@@ -63,6 +63,7 @@ class Compiler:
         if not fixed(original.graph):
             return _BySize(self, original, self.build(gm, example_inputs, **more), more)
         late = self.options.wait and more.get("is_inference", False)  # what derivatives need says now how it lies
+        late = late and not _sized_by_values(original.graph)  # PyTorch takes some of these graphs once
         plain = None if late else self.build(gm, example_inputs, **more)  # before a search, which needs the cores
         try:
             keep_strides(original, _reported() if plain is not None else ())
@@ -132,6 +133,11 @@ def fixed(graph: torch.fx.Graph) -> bool:
         or (isinstance(value, torch.Tensor) and any(isinstance(extent, torch.SymInt) for extent in value.shape))
         for value in values
     )
+
+
+def _sized_by_values(graph: torch.fx.Graph) -> bool:
+    """Whether sizes inside of it depend on values, as of what a mask picks."""
+    return any(node.meta.get("unbacked_bindings") for node in graph.nodes)
 
 
 def batch_of(graph: torch.fx.Graph, arguments: Sequence[Any]) -> int | None:

@@ -34,7 +34,7 @@ def keep_strides(gm: torch.fx.GraphModule, reported: Sequence[Any]) -> None:
     returned = output.args[0] if isinstance(output.args[0], list | tuple) else ()  # the condition of a loop has one
     for number, node in enumerate(returned):
         value = node.meta.get("val") if hasattr(node, "op") else None
-        if not isinstance(value, torch.Tensor) or node.op != "call_function":
+        if not isinstance(value, torch.Tensor) or node.op != "call_function" or not _is_known(value):
             continue
         told = reported[number] if number < len(reported) and reported[number] is not None else value.stride()
         told = [int(stride) for stride in told]
@@ -61,6 +61,11 @@ def _show(graph: torch.fx.Graph, node: Any, shown: Any, kept: dict[Any, Any]) ->
         source = _show(graph, node.args[0], shown, kept)
         kept[node] = graph.node_copy(node, lambda n: source if n is node.args[0] else n)
     return kept.get(node, node)
+
+
+def _is_known(tensor: torch.Tensor) -> bool:
+    """Whether all its sizes are numbers, and depend on no values."""
+    return all(type(extent) is int for extent in (*tensor.shape, *tensor.stride()))
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

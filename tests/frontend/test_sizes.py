@@ -1,0 +1,47 @@
+"""Graphs with sizes that depend on values go through the backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from tests.frontend.traced import Backend
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+
+
+def close(found: Any, wanted: Any) -> None:
+    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+
+
+def picked(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = torch.relu(x @ x.T) * x
+    some = y[y > 0]
+    return torch.tanh(y) * 2 + 1, (y > 0).nonzero(), some * 2 + 1, some.tanh().sum() * y.mean()
+
+
+def cut(x: torch.Tensor) -> torch.Tensor:
+    count = int((x > 0).any(-1).sum().item())
+    torch._check(count <= x.shape[0])
+    return (torch.relu(x @ x.T) * x + 1)[:count].tanh() * 2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("remainder", ["eager", "inductor"])
+@pytest.mark.parametrize("model", [picked, cut])
+def test_sizes_that_depend_on_values_part_no_model(model: Any, remainder: str) -> None:
+    backend, x = Backend(), torch.rand(4, 4)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        compiled = torch.compile(model, backend=backend, fullgraph=True, options={"remainder": remainder})
+        for sign in (1, -1):
+            close(compiled(x * sign), model(x * sign))
+    report = backend.reports.all()
+    assert report.entries and (report.replaced or (remainder == "inductor" and model is picked)), str(report)
