@@ -31,8 +31,9 @@ class TensorArg:
 
 @dataclass(frozen=True, slots=True)
 class MapArg:
-    """A tensor map over `value` seen as a row-major matrix [rows, columns]; boxes of `box` (rows, columns). `first` and
-    `pitch`: elements in front of it, and from one row to the next (0: as many as it has columns)."""
+    """A tensor map over `value` seen as a row-major matrix [rows, columns], or as so many `matrices`, if there are any,
+    whose boxes end where theirs does; boxes of `box` (rows, columns). `first` and `pitch`: elements in front of it, and
+    from one row to the next (0: as many as it has columns)."""
 
     value: int
     rows: int
@@ -41,6 +42,7 @@ class MapArg:
     swizzle: int
     first: int = 0
     pitch: int = 0
+    matrices: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +148,10 @@ class Emitted:
         return replace(self, graph=graph, launches=launches, temporaries=temporaries, extent=extent)
 
     def _mapped(self, arg: MapArg, graph: KernelGraph) -> MapArg:
-        """A tensor map over as many rows as the tensor has."""
+        """A tensor map over as many rows, or matrices, as the tensor has."""
         whole, part = self.graph.types[arg.value].elements, graph.types[arg.value].elements
+        if arg.matrices:
+            return replace(arg, matrices=arg.matrices * part // whole)
         return replace(arg, rows=arg.rows * part // whole)
 
     def __repr__(self) -> str:

@@ -54,7 +54,7 @@ class Part:
             size = {row_axis: rows, column_axis: columns}.get(axis, 1) if axis else 1
             for counter, factor in (*place.terms, *(((inner, 1),) if inner != "0" else ())):
                 terms[counter] = terms.get(counter, 0) + factor * stride
-            last = place.const + sum(f * most.get(c, 0) for c, f in place.terms) + size
+            last = place.const + sum(max(f, 0) * most.get(c, 0) for c, f in place.terms) + size
             end = end_of if not dim else None
             if last > extent if end is None else not end.whole:
                 here = {**dict(place.terms), **({inner: 1} if inner != "0" else {})}

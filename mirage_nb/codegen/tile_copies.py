@@ -23,13 +23,21 @@ def tensor_map(program: Program, copy: Copy) -> MapArg:
     """The map that a copy reads by, of the kernel's operand of this number."""
     source, target = program.tile(copy.source), program.tile(copy.target)
     box = (_rows(program, copy), LINE_BYTES // target.dtype.size)
-    return MapArg(program.operand(source.name), *Matrix.of(source, target).shape, box, LINE_BYTES)
+    matrix = Matrix.of(source, target)
+    return MapArg(
+        program.operand(source.name),
+        *matrix.shape,
+        box,
+        LINE_BYTES,
+        matrices=matrix.matrices if matrix.matrices > 1 else 0,
+    )
 
 
 def write_copy(out: Writer, program: Program, copy: Copy, ring: str, *, ahead: bool = False) -> None:
     """The boxes of a tile, into the slot of its ring. ahead: they are wanted in L2 only."""
     target, rows = program.tile(copy.target), _rows(program, copy)
-    row, column = Matrix.of(program.tile(copy.source), target).start(copy.at)
+    matrix = Matrix.of(program.tile(copy.source), target)
+    which, row, column = matrix.place(copy.at)
     panel = LINE_BYTES // target.dtype.size
     panels, size = target.shape[1] // panel, target.shape[0] * panel
     slot, down, full = f"{target.name} + {ring}_slot * {target.elements}", c_index(row), f"{ring}_full + {ring}_slot"
@@ -38,7 +46,11 @@ def write_copy(out: Writer, program: Program, copy: Copy, ring: str, *, ahead: b
     with out.unrolled("p", panels) as p:
         to = slot + (f" + {p} * {size}" if panels > 1 else "")
         box = c_index(column) + (f" + {p} * {panel}" if panels > 1 else "") + f", {down}"
-        if ahead:
+        if matrix.matrices > 1:
+            box = f"{box}, {c_index(which)}"
+            call = f"tma_prefetch_3d(map_{target.name}, " if ahead else f"tma_load_3d({to}, map_{target.name}, {full}, "
+            out.line(f"{call}{box});")
+        elif ahead:
             out.line(f"tma_prefetch_2d(map_{target.name}, {box});")
         elif isinstance(copy, Multicast):
             out.line(f"tma_load_2d_all({to}, map_{target.name}, {full}, {box}, {program.cluster});")

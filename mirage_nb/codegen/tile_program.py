@@ -51,6 +51,7 @@ from mirage_nb.tile.program import (
     Store,
     Table,
     Turn,
+    Until,
     Walk,
     Yield,
     flat,
@@ -60,7 +61,7 @@ from mirage_nb.tile.rules import first_registers
 
 TURN = 1
 """The named barrier of a role's first group; those of the others follow."""
-Value = Number | Read | Count | Map | Reduce | Set | Store
+Value = Number | Read | Count | Until | Map | Reduce | Set | Store
 
 
 @dataclass(slots=True)
@@ -232,7 +233,7 @@ class ProgramText:
         for place, statement in enumerate(statements):
             if not isinstance(statement, Product):
                 self.products.commit()
-            if isinstance(statement, Number | Read | Count | Map | Store):
+            if isinstance(statement, Number | Read | Count | Until | Map | Store):
                 waiting.append(statement)
                 continue
             compute()
@@ -264,7 +265,7 @@ class ProgramText:
                     self._statement(statement)
         self.products.commit()
         if any(isinstance(value, Store) for value in waiting):
-            self._values(tuple(v for v in waiting if not isinstance(v, Count | Reduce | Set)))
+            self._values(tuple(v for v in waiting if not isinstance(v, Count | Until | Reduce | Set)))
         else:
             compute()
 

@@ -17,7 +17,7 @@ from mirage_nb.codegen.writer import Writer, c_index, c_type
 from mirage_nb.ir import DType, OpKind
 from mirage_nb.optimize.reach import Reach
 from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.program import Clear, Count, Map, Number, Program, Read, Reduce, Set, Tile
+from mirage_nb.tile.program import Clear, Count, Index, Map, Number, Program, Read, Reduce, Set, Tile, Until
 from mirage_nb.tile.rules import HEIGHT, QUAD
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE
 
@@ -27,7 +27,7 @@ REDUCTIONS = {
 }
 """What a reduction begins with, how it goes on, how lanes do it together."""
 
-Defined = Number | Read | Count | Map | Reduce
+Defined = Number | Read | Count | Until | Map | Reduce
 
 
 def is_operand(tile: Tile) -> bool:
@@ -66,6 +66,10 @@ class RegisterText:
                 self._count(statement)
             case Number():
                 self.defined[statement.name] = statement
+            case Until(name, _, axis, at):
+                self.defined[name] = statement
+                left = at * -1 + Index((), self.program.extents[axis])  # elements of the axis
+                self.out.line(f"const int {name}_in = {c_index(left)} - 2 * (lane % 4);")
             case Map():
                 self.defined[statement.name] = statement
                 if self._of_rows(statement.name):
@@ -95,7 +99,7 @@ class RegisterText:
                 return ()
             case Read(_, source):
                 return self.program.held_axes(self.program.tile(source), self.role)
-            case Count(_, axis):
+            case Count(_, axis) | Until(_, _, axis):
                 return (axis,)
             case Map(_, _, _, operands):
                 found = {axis for operand in operands for axis in self.axes(operand)}
@@ -209,6 +213,8 @@ class RegisterText:
             return self._reading(made).element(at)
         if self._of_rows(name):
             return f"{name}[{at.i}][{at.h}]"
+        if isinstance(made, Until):
+            return self._until(made, at)
         if isinstance(made, Count):
             return f"({name} + float({COLUMN_TILE} * {at.j} + {at.e}))"
         assert isinstance(made, Map)
@@ -216,6 +222,11 @@ class RegisterText:
             said.add(name)
             self.out.line(f"const float {name} = {self._said(made, at, said)};")
         return name
+
+    def _until(self, made: Until, at: Element) -> str:
+        """A number in front of the end of the columns' axis."""
+        name, column = f"{made.name}_in", f"{COLUMN_TILE} * {at.j} + {at.e}"
+        return f"({name} > {column} ? {number(made.number)} : 0.0f)"
 
     def _said(self, made: Map, at: Element, said: set[str]) -> str:
         """What a Map computes, its operands at the same element."""

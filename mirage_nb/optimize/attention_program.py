@@ -11,6 +11,7 @@ planned is a function of its arguments, and `tile.validate` finds nothing in it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -25,6 +26,7 @@ from mirage_nb.tile.attention import (
     AttentionBlock,
     beside,
     counters_of,
+    ends_of,
     lies_along,
     matrix_axes,
     registers_beside,
@@ -32,7 +34,7 @@ from mirage_nb.tile.attention import (
 )
 from mirage_nb.tile.instructions import Place, wgmma
 from mirage_nb.tile.mask import masks_of, places_of, span_needed
-from mirage_nb.tile.products import COLUMNS, ROWS, Operand, broadcast_axes, distinct, reshaped
+from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, broadcast_axes, distinct, reshaped
 from mirage_nb.tile.program import (
     GROUP,
     PART,
@@ -57,6 +59,7 @@ from mirage_nb.tile.program import (
     Store,
     Tile,
     Turn,
+    Until,
     Walk,
     Yield,
     counted,
@@ -102,28 +105,35 @@ def _fits(made: AttentionBlock, target: Target, given: Given) -> bool:
 
 
 def _boxed(made: AttentionBlock, operand: Operand) -> bool:
-    """Whether boxes of the copy engine bring the tile: rows behind each other, in whole panels, none beyond the end."""
+    """Whether boxes of the copy engine bring the tile: rows behind each other, in whole panels; what hangs over the end
+    are rows of the box."""
     tensor, tile = made.block.args[operand.attrs.arg], made.block.tile_shape(operand.attrs)
     long = [dim for dim, axis in enumerate(operand.axes) if axis]
     return (
         tensor.shape[-1] * tensor.dtype.size % CHUNK_BYTES == 0
         and long[-1] == len(tile) - 1
         and tile[-1] % STEP == 0
-        and not any(made.block.overhanging(operand.attrs))
+        and all(
+            not over or (dim == long[0] and operand.axes[dim] != SUMMED)
+            for dim, over in enumerate(made.block.overhanging(operand.attrs))
+        )
     )
 
 
 @dataclass(slots=True)
 class _Planner(OnGrid):
     """Writes one program. known: the names of nodes that were computed, as long as what they are computed from holds.
-    once: what is read where a point begins; ahead: what an iteration reads before its keys have come; loaded: the names
-    of both. keys: the tiles of keys that rows need; masks: the nodes that choose scores. row: where a group's rows
-    begin; chosen: masks are asked."""
+    ends: nodes that are one number in front of the end of the keys, and another one behind it; ending: the last tile of
+    keys is looked at. once: what is read where a point begins; ahead: what an iteration reads before its keys have
+    come; loaded: the names of both. keys: the tiles of keys that rows need; masks: the nodes that choose scores. row:
+    where a group's rows begin; chosen: masks are asked."""
 
     made: AttentionBlock
     target: Target
     given: Given
     known: dict[int, str] = field(default_factory=dict)
+    ends: Mapping[int, Fraction] = field(init=False)
+    ending: bool = False
     once: dict[int, Read] = field(default_factory=dict)
     loaded: dict[int, str] = field(default_factory=dict)
     ahead: list[Read] = field(default_factory=list)
@@ -135,7 +145,7 @@ class _Planner(OnGrid):
     chosen: bool = False
 
     def __post_init__(self) -> None:
-        self.masks = masks_of(self.made)
+        self.masks, self.ends = masks_of(self.made), ends_of(self.made, self.given.numbers)
         rows = self.block.grid[self.counters.index(ROWS)] if ROWS in self.counters else 1
         tiles = (rows, self.made.rows), (self.block.loop, self.made.step)
         self.keys = keys_of(span_needed(self.made, self._numbers, *tiles), rows)
@@ -264,7 +274,7 @@ class _Planner(OnGrid):
         made, found = self.made, list[Statement]()
         self.loaded = {place: read.name for place, read in self.once.items()}
         self.known = {made.scores: SCORES, **self.loaded}
-        self.ahead, self.key, self.chosen = [], key, chosen
+        self.ahead, self.key, self.chosen, self.ending = [], key, chosen, not rescaled
         factor = ""
         for top in made.tops:
             source = made.written.nodes[top].inputs[0]
@@ -323,8 +333,8 @@ class _Planner(OnGrid):
 
     def _keep(self, found: list[Statement], node: int) -> None:
         """The scores' registers hold this node from here on, unless it is little more than what they hold."""
-        if node in self.masks and not self.chosen:
-            self._keep(found, self.made.written.nodes[node].inputs[1])
+        if (same := self._same(node)) is not None:
+            self._keep(found, same)
             return
         made = self.made.written.nodes[node]
         numbers = [v for v in made.inputs if self.made.written.nodes[v].kind is OpKind.CONST]
@@ -333,6 +343,20 @@ class _Planner(OnGrid):
         found.append(Set(SCORES, self._value(found, node, (ROWS, KEYS))))
         rows = {place: name for place, name in self.known.items() if self.made.written.nodes[place].shape[-1:] == (1,)}
         self.known = {**self.loaded, **rows, node: SCORES, **{p: n for p, n in self.known.items() if self._number(p)}}
+
+    def _same(self, place: int) -> int | None:
+        """The operand that a node is equal to here, if it is: what a mask chooses from, where it chooses all, and what
+        only the end of the keys changes, in front of it."""
+        node = self.made.written.nodes[place]
+        if place in self.masks and not self.chosen:
+            return node.inputs[1]
+        if place in self.ends or self.ending or len(node.inputs) != 2:
+            return None
+        left, right = (self.ends.get(v) for v in node.inputs)
+        neutral = {OpKind.ADD: 0, OpKind.SUB: 0, OpKind.MUL: 1}.get(node.kind)
+        if neutral is None or neutral not in (left, right):
+            return None
+        return node.inputs[0] if right == neutral else node.inputs[1] if node.kind is not OpKind.SUB else None
 
     def _number(self, place: int) -> bool:
         return self.made.written.nodes[place].kind is OpKind.CONST
@@ -348,6 +372,10 @@ class _Planner(OnGrid):
         if place in self.known:
             return self.known[place]
         node = self.made.written.nodes[place]
+        if (same := self._same(place)) is not None:
+            return self._value(found, same, axes)
+        if place in self.ends and not self.ending:
+            return self._named_value(place, found, Number(self._new(), self.ends[place]))
         if place == self.made.scores:
             raise _OtherBlock  # its registers hold something else by now
         if node.kind is OpKind.RESHAPE:
@@ -357,8 +385,10 @@ class _Planner(OnGrid):
             return self._value(found, node.inputs[0], inside)
         if isinstance(node.attrs, ConstAttrs):
             return self._named_value(place, found, Number(self._new(), node.attrs.value))
-        if place in self.masks and not self.chosen:
-            return self._value(found, node.inputs[1], axes)
+        if isinstance(node.attrs, InIterAttrs) and place in self.ends:
+            if KEYS not in axes:
+                raise _OtherBlock
+            return self._named_value(place, found, Until(self._new(), self.ends[place], KEYS, self.key))
         if isinstance(node.attrs, InIterAttrs) and node.attrs.arg in self.given.numbers:
             return self._named_value(place, found, Number(self._new(), self.given.numbers[node.attrs.arg]))
         if isinstance(node.attrs, InIterAttrs) and node.attrs.arg in self.given.places:
@@ -406,7 +436,7 @@ class _Planner(OnGrid):
             self.once[place] = read
         return read.name
 
-    def _named_value(self, place: int, found: list[Statement], statement: Number | Count | Map) -> str:
+    def _named_value(self, place: int, found: list[Statement], statement: Number | Count | Until | Map) -> str:
         found.append(statement)
         self.known[place] = statement.name
         return statement.name

@@ -54,6 +54,12 @@ class Assembly(Structure):
         return cls(kernels, (), tuple(parts))
 
     @property
+    def alone(self) -> Part | None:
+        """The part that has a structure, where no other one has."""
+        found = [part for part in self.parts if part.structure is not None]
+        return found[0] if len(found) == 1 else None
+
+    @property
     def pieces(self) -> tuple[Piece, ...]:
         """What the parts compute."""
         return tuple(part.piece for part in self.parts)
@@ -74,6 +80,14 @@ class Assembly(Structure):
         return any(not part.prepared.refused for part in self.parts)
 
 
+def hanging_over(structure: Structure, prepared: Prepared) -> Prepared | None:
+    """What has the axes over whose ends tiles may hang that are summed, too: the program, or the part of an assembly
+    that is `alone`."""
+    if not isinstance(structure, Assembly):
+        return prepared
+    return structure.alone.prepared if structure.alone is not None else None
+
+
 def instances(
     structure: Structure,
     prepared: Prepared,
@@ -84,7 +98,8 @@ def instances(
 ) -> list[Instance]:
     """At most `limit` instances, best estimate first: diverse for one program, the fastest parts for an assembly.
 
-    overhang: the axes over whose ends tiles may hang; default, and in assemblies: free ones with poor divisors.
+    overhang: the axes over whose ends tiles may hang, in an assembly those of the part that is `alone`; default, and in
+    other assemblies: free ones with poor divisors.
     limits: what a user allows.
     """
     return [draft.made() for draft in drafts(structure, prepared, target, limit, overhang, limits)]
@@ -101,23 +116,29 @@ def drafts(
     """The same, before their muGraphs are made."""
     if not isinstance(structure, Assembly):
         return instantiate.drafts(structure, prepared, target, limit, overhang, limits)
-    found = [part_instances(part, target, min(limit, PER_PART), limits) for part in structure.parts]
+    alone, most = structure.alone, min(limit, PER_PART)
+    hanging = [overhang if part is alone else None for part in structure.parts]
+    found = [part_instances(*one, target, most, limits) for one in zip(structure.parts, hanging, strict=True)]
     chosen = cheapest([[instance.cost.us for instance in part] for part in found], limit)
     picked = ([part[i] for part, i in zip(found, pick, strict=True)] for pick in chosen)
     made = [_whole(prepared, structure, parts, target) for parts in picked]
     return sorted(map(Draft.of, made), key=lambda draft: draft.cost.us)
 
 
-def part_instances(part: Part, target: Target, limit: int, limits: Limits = NO_LIMITS) -> list[Instance]:
-    """The instances of one part, best estimate first."""
-    return [draft.made() for draft in part_drafts(part, target, limit, limits)]
+def part_instances(
+    part: Part, overhang: frozenset[int] | None, target: Target, limit: int, limits: Limits = NO_LIMITS
+) -> list[Instance]:
+    """The instances of one part, best estimate first; overhang: as of `instances`."""
+    return [draft.made() for draft in part_drafts(part, target, limit, limits, overhang)]
 
 
-def part_drafts(part: Part, target: Target, limit: int, limits: Limits = NO_LIMITS) -> list[Draft]:
+def part_drafts(
+    part: Part, target: Target, limit: int, limits: Limits = NO_LIMITS, overhang: frozenset[int] | None = None
+) -> list[Draft]:
     """The same, before their muGraphs are made."""
     if part.structure is None:
         return [Draft.of(Instance({}, part.piece.graph, written_cost(part.piece.graph, target)))]
-    return instantiate.drafts(part.structure, part.prepared, target, limit, limits=limits)
+    return instantiate.drafts(part.structure, part.prepared, target, limit, overhang, limits)
 
 
 def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mapping[str, int]) -> Instance | None:
@@ -127,7 +148,7 @@ def sized(structure: Structure, prepared: Prepared, target: Target, sizes: Mappi
     chosen: list[Instance] = []
     for part, mine in sizes_of_parts(structure, sizes):
         found = (
-            part_instances(part, target, 1)[0]
+            part_instances(part, None, target, 1)[0]
             if part.structure is None
             else instantiate.sized(part.structure, part.prepared, target, mine)
         )
@@ -169,7 +190,8 @@ def tiny(
     """The program and the muGraph with every axis small; for an assembly, those of all its parts side by side.
 
     Pre-defined operators, which stand for themselves on both sides, are left out beside others. Tiles hang over the
-    ends of these axes, in an assembly of all free axes of its parts that have such a number.
+    ends of these axes, in an assembly of those of the part that is `alone`, else of all free axes of its parts that
+    have such a number.
     """
     if not isinstance(structure, Assembly):
         return instantiate.tiny(prepared, structure, overhanging)
@@ -181,8 +203,8 @@ def tiny_parts(assembly: Assembly, overhanging: frozenset[int] = frozenset()) ->
     pairs: dict[tuple[KernelGraph, KernelGraph], None] = {}
     for part in assembly.parts:
         if part.structure is not None:
-            free = overhanging.intersection(part.prepared.free)
-            pairs[instantiate.tiny(part.prepared, part.structure, free)] = None
+            hanging = overhanging if part is assembly.alone else overhanging.intersection(part.prepared.free)
+            pairs[instantiate.tiny(part.prepared, part.structure, hanging)] = None
     if not pairs:
         able = [part.prepared for part in assembly.parts if not part.prepared.refused]
         alone = [instantiate.small_program(prepared, instantiate.tiny_extents(prepared)) for prepared in able]

@@ -289,4 +289,4 @@ def _computed(
         if any(draft.cost.us < limit for draft in drafts):
             return fused, drafts[0].made()
     plain = Part(piece, prepared, None)
-    return plain, part_instances(plain, target, 1, limits)[0]
+    return plain, part_instances(plain, None, target, 1, limits)[0]

@@ -8,10 +8,24 @@ stand in their place; rows, keys and columns are each one dimension of a tile, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import operator
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
-from mirage_nb.ir import HALVES, OPS, AccumKind, BlockGraph, DimAttrs, DType, InIterAttrs, OpKind, Trait, TransposeAttrs
+from mirage_nb.ir import (
+    HALVES,
+    OPS,
+    AccumKind,
+    BlockGraph,
+    ConstAttrs,
+    DimAttrs,
+    DType,
+    InIterAttrs,
+    OpKind,
+    Trait,
+    TransposeAttrs,
+)
 from mirage_nb.ir.graph import reached
 from mirage_nb.ir.ops import Shape
 from mirage_nb.tile import rules
@@ -156,6 +170,26 @@ def _lies(made: AttentionBlock, counters: tuple[str, ...], attrs: InIterAttrs, d
     if axis == ROWS:
         return extent == made.rows and (cut == [ROWS] or (not cut and ROWS not in counters))
     return not axis and extent == 1 and ROWS not in cut
+
+
+def ends_of(made: AttentionBlock, numbers: Mapping[int, Fraction]) -> dict[int, Fraction]:
+    """The nodes that are one number in front of the end of an axis over which tiles hang, and that number: operands
+    that are one number, which end there, and what is computed of them. numbers: of operands."""
+    nodes, found, known = made.written.nodes, dict[int, Fraction](), dict[int, Fraction]()
+    rules_of = {OpKind.ADD: operator.add, OpKind.SUB: operator.sub, OpKind.MUL: operator.mul}
+    for place, node in enumerate(nodes):
+        if isinstance(node.attrs, InIterAttrs):
+            if node.attrs.arg in numbers and any(made.block.overhanging(node.attrs)):
+                found[place] = numbers[node.attrs.arg]
+        elif isinstance(node.attrs, ConstAttrs):
+            known[place] = node.attrs.value
+        elif not found.keys().isdisjoint(node.inputs):
+            values = [found.get(v, known.get(v)) for v in node.inputs]
+            if None not in values and node.kind in rules_of:
+                found[place] = rules_of[node.kind](*values)
+            elif node.kind in (OpKind.RESHAPE, OpKind.CAST):
+                found[place] = found[node.inputs[0]]
+    return found
 
 
 def weights_are_f32(beside: Iterable[DType], stored: Iterable[DType]) -> bool:

@@ -132,16 +132,30 @@ class Matrix:
     @classmethod
     def of(cls, source: Tile, target: Tile) -> Matrix:
         """As boxes of `target` are cut from it."""
-        return cls(source, source.axes.index(target.axes[0]) + 1)
+        return cls(source, source.axes.index(target.axes[0]) + 1, target.shape[0])
+
+    box: int
+
+    @property
+    def apart(self) -> bool:
+        """Whether boxes end with the rows of one matrix of several, because they do not divide these."""
+        return self.tile.shape[self.split - 1] % self.box > 0
+
+    @property
+    def matrices(self) -> int:
+        """How many there are behind each other, where they are apart."""
+        return math.prod(self.tile.shape[: self.split - 1]) if self.apart else 1
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
-        return math.prod(self.tile.shape[: self.split]), math.prod(self.tile.shape[self.split :])
+        rows = math.prod(self.tile.shape[: self.split]) // self.matrices
+        return rows, math.prod(self.tile.shape[self.split :])
 
-    def start(self, at: tuple[Index, ...]) -> tuple[Index, Index]:
-        """Row and column of a box."""
-        return self._flat(at, 0, self.split), self._flat(at, self.split, len(at))
+    def place(self, at: tuple[Index, ...]) -> tuple[Index, Index, Index]:
+        """Matrix, row and column of a box."""
+        split = self.split - 1 if self.matrices > 1 else 0
+        return self._flat(at, 0, split), self._flat(at, split, self.split), self._flat(at, self.split, len(at))
 
     def _flat(self, at: tuple[Index, ...], first: int, last: int) -> Index:
         found = Index()

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
 from mirage_nb.ir import OPS, OpKind, Trait
+from mirage_nb.tile.boxes import Matrix
 from mirage_nb.tile.flight import Flight
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.places import Coordinates, Held, Places, joined, through
@@ -43,6 +44,7 @@ from mirage_nb.tile.program import (
     Store,
     Table,
     Turn,
+    Until,
     Walk,
     Yield,
     counted,
@@ -224,7 +226,7 @@ class _Role:
                 yield from self._set(name, value)
             case Store():
                 yield from self._store(statement)
-            case Number() | Read() | Count() | Map() | Reduce():
+            case Number() | Read() | Count() | Until() | Map() | Reduce():
                 yield from self._value(statement)
             case _:
                 yield f"{type(statement).__name__} may not stand here"
@@ -258,7 +260,8 @@ class _Role:
             box[rows] //= self.program.cluster
             part = counted(RANK, box[rows])
             at = tuple(i + part if axis == rows else i for axis, i in zip(source.axes, at, strict=False))
-        yield from self.places.bounds(source, at, box, engine=True)
+        apart = not isinstance(copy, Multicast) and Matrix.of(source, target).apart
+        yield from self.places.bounds(source, at, box, engine=True, apart=apart)
         ring.fills[-1][target.name] = self.places.placed(source, copy.at)
 
     def _release(self, release: Release) -> Iterator[str]:
@@ -336,11 +339,11 @@ class _Role:
         folded[key] = folded.get(key, frozenset()) | {(summed, depth)}
         self.tiles[product.result] = replace(total, at=at, folded=folded, version=total.version + 1)
 
-    def _value(self, statement: Number | Read | Count | Map | Reduce) -> Iterator[str]:
+    def _value(self, statement: Number | Read | Count | Until | Map | Reduce) -> Iterator[str]:
         match statement:
             case Number(name):
                 self.values[name] = Held()
-            case Count(name, axis, at):
+            case Count(name, axis, at) | Until(name, _, axis, at):
                 self.values[name] = Held({axis: self.places.index(at)}, axes=(axis,))
             case Read(name, source, at):
                 tile = self.places.tensor(source)

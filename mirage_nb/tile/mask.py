@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.ir import ApplyAttrs, ClampAttrs, ConstAttrs, InIterAttrs, OpKind, WhereAttrs, formula
+from mirage_nb.ir.graph import reached
 from mirage_nb.tile.attention import KEYS, AttentionBlock
 from mirage_nb.tile.products import ROWS
 from mirage_nb.tile.written_out import Node, WrittenOut
@@ -205,10 +206,11 @@ def _ranges(masked: Truths, ends: NDArray[np.int64], counts: NDArray[np.int64]) 
 
 
 def places_of(made: AttentionBlock, numbered: Collection[int], counters: Sequence[str], attrs: InIterAttrs) -> str:
-    """The axis whose places an operand numbers, if it is one of those; "" if it does not."""
+    """The axis whose places an operand numbers, if it is one of those; "" if it does not. Those beyond its end are left
+    out of what is summed, or dropped, whatever numbers they have."""
     long = [dim for dim, extent in enumerate(made.block.tile_shape(attrs)) if extent > 1]
     lined = sum(extent > 1 for extent in made.block.args[attrs.arg].shape) == 1
-    if not lined or attrs.arg not in numbered or len(long) != 1 or any(made.block.overhanging(attrs)):
+    if not lined or attrs.arg not in numbered or len(long) != 1:
         return ""
     cut = [counters[g] for g, dim in enumerate(attrs.imap) if dim == long[0] and made.block.grid[g] > 1]
     if attrs.fmap == long[0]:
@@ -223,15 +225,19 @@ def masks_of(made: AttentionBlock) -> tuple[int, ...]:
     nodes = made.written.nodes
     every = {i for i, node in enumerate(nodes) if isinstance(node.attrs, WhereAttrs) and node.attrs.infinite < 0}
     chain: list[int] = []
-    (place,) = nodes[made.tops[0]].inputs if len(made.tops) == 1 else (-1,)
-    while place in every:
-        chain.append(place)
-        place = nodes[place].inputs[1]
+    (head,) = nodes[made.tops[0]].inputs if len(made.tops) == 1 else (-1,)
+    place = head
+    while place in every or (place >= 0 and nodes[place].kind is OpKind.ADD):
+        if place in every:
+            chain.append(place)
+            place = nodes[place].inputs[1]
+        else:  # what is left out stays so
+            place = next((v for v in nodes[place].inputs if made.scores in reached([v], lambda n: nodes[n].inputs)), -1)
     if not chain or any(not nodes[i].late for i in every.difference(chain)):
         return ()
     for node in nodes:
         if node.kind is OpKind.EXP and not node.late and made.tops[0] in nodes[node.inputs[0]].inputs:
-            if nodes[node.inputs[0]].inputs[0] != chain[0]:
+            if nodes[node.inputs[0]].inputs[0] != head:
                 return ()
     return tuple(chain)
 

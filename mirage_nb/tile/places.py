@@ -162,9 +162,11 @@ class Places:
         turned = sum(factor * (self.counters.get(name, 1) - 1) for name, factor in index.terms if factor < 0)
         return Index(tuple((name, abs(factor)) for name, factor in index.terms), index.const + turned)
 
-    def bounds(self, tile: Tile, at: tuple[Index, ...], box: dict[str, int], *, engine: bool) -> Iterator[str]:
+    def bounds(
+        self, tile: Tile, at: tuple[Index, ...], box: dict[str, int], *, engine: bool, apart: bool = False
+    ) -> Iterator[str]:
         """Whether every box begins inside the tensor, or what a role has of a box that does; one that ends beyond it is
-        cut off there."""
+        cut off there. apart: boxes end with their matrix."""
         if len(at) != len(tile.shape):
             yield f"{len(at)} indices into {tile.name}"
             return
@@ -181,13 +183,14 @@ class Places:
             own = index.const + sum(f * (self.counters[n] - 1) for n, f in index.terms if n == PART)
             if last - (0 if engine or axis not in self.held(tile) else own) >= extent:
                 yield f"{tile.name}: an index {last} of {extent} along {axis or 'a dimension of one element'}"
-            if engine and axis in box and last + box[axis] > extent and self._next(tile, dim, box):
+            over = engine and axis in box and last + box[axis] > extent
+            if over and self._next(tile, dim, box, apart):
                 yield f"{tile.name}: boxes reach into the next matrix"
 
-    def _next(self, tile: Tile, dim: int, box: dict[str, int]) -> bool:
+    def _next(self, tile: Tile, dim: int, box: dict[str, int], apart: bool) -> bool:
         """Whether something else follows the end of a dimension of a box, as rows and columns of one matrix lie."""
         rows = next(n for n, other in enumerate(tile.axes) if other in box)
-        return max(tile.shape[:rows] if dim == rows else tile.shape[rows + 1 : dim], default=1) > 1
+        return max(tile.shape[: 0 if apart else rows] if dim == rows else tile.shape[rows + 1 : dim], default=1) > 1
 
 
 def _reach(parts: dict[int, int]) -> int:

@@ -267,6 +267,17 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class Until:
+    """A value that is this number at every element of an axis from `at` on, as far as the axis goes; zero beyond its
+    end."""
+
+    name: str
+    number: Fraction
+    axis: str
+    at: Index
+
+
+@dataclass(frozen=True, slots=True)
 class Skip:
     """Of an axis that is summed, what lies from here on adds nothing at this point of the walk, nor does what lies more
     than `reach` elements in front of it, if it says so."""
@@ -340,7 +351,7 @@ class Store:
 
 Statement: TypeAlias = (
     Walk | Loop | Acquire | Copy | Await | Product | Release | Clear | Number | Read | Count | Map | Reduce | Set
-    | Store | Skip | Turn | Yield | Combine | Table
+    | Store | Skip | Turn | Yield | Combine | Table | Until
 )  # fmt: skip
 S = TypeVar("S")
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -53,6 +54,7 @@ from mirage_nb.tile.program import (
     Table,
     Tile,
     Turn,
+    Until,
     Walk,
     Yield,
     flat,
@@ -279,6 +281,8 @@ class _Block(Generic[T]):
                 thread.values[name] = self._count(axis, self._at(at, thread))
             case Table(counter, of, numbers):
                 thread.counters[counter] = numbers[thread.counters[of]]
+            case Until(name, number, axis, at):
+                thread.values[name] = self._until(number, axis, self._at(at, thread))
             case Turn() | Yield() | Skip():
                 pass  # blocks run one role after the other as far as each can go: turns change nothing
             case Store():
@@ -292,6 +296,21 @@ class _Block(Generic[T]):
         start = self.algebra.apply(OpKind.CONST, (), ConstAttrs(Fraction(first)), 0)
         moved = self.algebra.apply(OpKind.ADD, (places, start), None, 0)
         return self.algebra.view(moved, lambda array: array.reshape((length, 1) if rows else (1, length)))
+
+    def _until(self, number: Fraction, axis: str, first: int) -> T:
+        """The number in front of the end of an axis, from `first` on, as far as register tiles reach."""
+        held = [t for t in self.program.tiles if t.place is Place.REGISTER and axis in t.axes]
+        length, rows = held[0].shape[held[0].axes.index(axis)], held[0].axes[0] == axis
+        inside = min(max(self.program.extents[axis] - first, 0), length)
+        parts = [
+            self.algebra.view(
+                self.algebra.apply(OpKind.CONST, (), ConstAttrs(value), 0), partial(np.broadcast_to, shape=(count,))
+            )
+            for value, count in ((number, inside), (Fraction(0), length - inside))
+            if count
+        ]
+        whole = self.algebra.join(parts, 0, 0) if len(parts) > 1 else parts[0]
+        return self.algebra.view(whole, lambda array: array.reshape((length, 1) if rows else (1, length)))
 
     def _axes(self, name: str) -> tuple[str, ...]:
         """The axes of a value's dimensions: rows that were reduced keep one of one element."""

@@ -29,6 +29,7 @@ from mirage_nb.tile.program import (
     Statement,
     Store,
     Table,
+    Until,
     Walk,
     flat,
 )
@@ -62,7 +63,7 @@ def misshapen(program: Program) -> Iterator[str]:
     for role, statements in program.code:
         inside = tuple(flat(statements))
         used = {name for s in inside for name in _used(s)}
-        made = [s.name for s in inside if isinstance(s, Number | Read | Count | Map | Reduce)]
+        made = [s.name for s in inside if isinstance(s, Number | Read | Count | Until | Map | Reduce)]
         for name, count in Counter(made).items():
             if name not in used or count > 1:
                 yield f"{role}: {name} is computed {count} times, and {'' if name in used else 'not '}used"
@@ -77,7 +78,7 @@ def _combined(role: str, statements: tuple[Statement, ...]) -> Iterator[str]:
     """Combining that stands elsewhere than in front of all that is computed of the sums, where some points end."""
     body = (s for walk in statements if isinstance(walk, Walk) for s in walk.body)
     behind = itertools.dropwhile(lambda s: not isinstance(s, Combine), body)
-    rest = [s for s in behind if not isinstance(s, Number | Read | Count | Map | Reduce | Set | Store)]
+    rest = [s for s in behind if not isinstance(s, Number | Read | Count | Until | Map | Reduce | Set | Store)]
     if rest != [s for s in flat(statements) if isinstance(s, Combine)] or len(rest) > 1:
         yield f"{role}: sums are combined inside a loop, several times, or before all is there"
 

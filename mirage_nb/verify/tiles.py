@@ -224,7 +224,7 @@ def _differences(planned: Planned, place: int, numbers: _Numbers[T]) -> Iterator
         seen = 0
         for at, value in stored[f"o{number}"].items():
             inner = [a - b for a, b in zip(at, begin, strict=True)]
-            shape = [min(size, most - a) for size, most, a in zip(value.shape, held, inner, strict=True)]
+            shape = [max(0, min(size, most - a)) for size, most, a in zip(value.shape, held, inner, strict=True)]
             box = tuple(slice(a, a + size) for a, size in zip(inner, shape, strict=True))
             wanted = algebra.view(saved, partial(boxed, box))
             found = algebra.view(value, partial(boxed, tuple(slice(size) for size in shape)))

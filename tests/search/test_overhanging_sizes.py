@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from mirage_nb.search import (
     tiny,
 )
 from mirage_nb.search.derive import free_loops
+from mirage_nb.search.session.session import SearchSession
 from mirage_nb.search.sizes import concrete
 from mirage_nb.search.sizes.concrete import GRAIN, Axes, BlockWriter, tile_of, zeros
 from mirage_nb.search.sizes.instantiate import divisors, overhangs, poor_axes, sized
@@ -47,6 +49,10 @@ PROGRAMS = {
     "safe attention": (
         "Q: f16[64, 16]\nK: f16[131, 16]\nV: f16[131, 16]\nS = Q @ transpose(K, 1, 0)\n"
         "E = exp(S - max(S, axis=1, keepdims=True))\nreturn (E / sum(E, axis=1, keepdims=True)) @ V"
+    ),
+    "masked attention": (
+        "Q: f16[64, 16]\nK: f16[131, 16]\nV: f16[131, 16]\nM: f16[64, 131]\n"
+        "return softmax(where(M > -1, Q @ transpose(K, 1, 0), -inf), axis=1) @ V"
     ),
     "columns": "X: f16[131, 67]\nreturn X / sum(X * X, axis=0, keepdims=True)",
     "heads": "X: f16[2, 67, 37]\nW: f16[37, 67]\nB: f16[67]\nreturn silu(X @ W + B)",
@@ -238,3 +244,19 @@ def test_loops_over_free_axes_overhang_too() -> None:
         check(small)
         assert hangs(small) and verify(program, small).accepted
         assert any(f"loop {prepared.axes[axis].name}" in i.sizes for i in instances(structure, prepared, H200, 9))
+
+
+def test_tiles_hang_beside_numbers_of_places() -> None:
+    """Those of keys, too, whose scores a mask of places leaves out, beside the kernel that numbers them."""
+    text = (
+        "Q: f16[16, 577, 64]\nK: f16[16, 577, 64]\nV: f16[16, 577, 64]\nI = arange(577)\n"
+        "return softmax(where(abs(I[:, None] - I) < 60, Q @ transpose(K, 0, 2, 1), -inf)) @ V"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        session = SearchSession(parse(text).graph, H200, effort="quick", executor=pool)
+        session.start()
+        session.wait()
+    best = session.snapshot().candidates[0]
+    bodies = [op.body for op in best.graph.ops if isinstance(op.body, BlockGraph) and op.body.has_loop]
+    streamed = [(b, op.attrs) for b in bodies for op in b.ops if getattr(op.attrs, "fmap", None) is not None]
+    assert best.kernels == 1 and any(isinstance(a, InIterAttrs) and any(b.overhanging(a)) for b, a in streamed)

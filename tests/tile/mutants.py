@@ -29,6 +29,7 @@ from mirage_nb.tile.program import (
     Store,
     Table,
     Tile,
+    Until,
     Walk,
 )
 
@@ -136,6 +137,13 @@ def _statements(program: Program, statement: Statement) -> Iterator[tuple[str, S
             for tile in program.tiles:
                 if tile.place is Place.GLOBAL and tile.name != source:
                     yield f"of {tile.name}", replace(statement, source=tile.name)
+        case Until(_, number, axis, at):
+            yield "another number", replace(statement, number=number + 1)
+            for what, changed_at in _indices(at, 64):
+                yield f"at {what}", replace(statement, at=changed_at)
+            for other_axis in program.axes:
+                if other_axis.name != axis:
+                    yield f"along {other_axis.name}", replace(statement, axis=other_axis.name)
         case Combine(_, counter):
             for other_counter in (RANK, *(name for role in program.roles for name in _counters(program, role.name))):
                 if other_counter != counter:

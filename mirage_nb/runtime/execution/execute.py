@@ -38,6 +38,7 @@ from mirage_nb.runtime.execution.buffers import (
 from mirage_nb.runtime.execution.emulate import CpuModule
 from mirage_nb.runtime.execution.tensor_map import TensorMap
 from mirage_nb.runtime.execution.torch_program import check_dtype, is_torch, torch_dtype
+from mirage_nb.runtime.kernel.plan import mapped
 from mirage_nb.verify.reals.float_gate import FloatReport, compare
 
 
@@ -178,8 +179,8 @@ class CpuExecutable(Executable):
             if isinstance(arg, TensorArg):
                 args.append(held[arg.value])
             else:
-                shape = arg.rows, arg.columns
-                args.append(TensorMap(held[arg.value], arg.box, arg.swizzle, shape, arg.first, arg.pitch))
+                shape, box = mapped((arg.rows, arg.columns), arg.box, arg.matrices)
+                args.append(TensorMap(held[arg.value], box, arg.swizzle, shape, arg.first, arg.pitch))
         if step.sized:
             args.append(extent)
         self._module.launch(

@@ -22,7 +22,7 @@ import numpy as np
 
 from mirage_nb.runtime.kernel.library import library_call
 from mirage_nb.runtime.kernel.operators import STORED
-from mirage_nb.runtime.kernel.plan import SWIZZLES, Apply, KernelError, Launch, Plan
+from mirage_nb.runtime.kernel.plan import SWIZZLES, Apply, KernelError, Launch, Plan, mapped
 from mirage_nb.runtime.kernel.streams import Enqueue, allocations_while_captured, driver_function, in_turn, is_captured
 
 MAP_BYTES = 128
@@ -199,7 +199,8 @@ class Loaded:
             itemsize = np.dtype(STORED[tensor.dtype]).itemsize
             if arg.shape is not None:
                 first = start + (arg.first or 0) * itemsize
-                args.append(encode_map(first, itemsize, arg.shape, arg.box, arg.swizzle, arg.pitch or 0))
+                shape, box = mapped(arg.shape, arg.box, arg.matrices or 0)
+                args.append(encode_map(first, itemsize, shape, box, arg.swizzle, arg.pitch or 0))
             else:
                 args.append(np.uintp(start))
         if step.sized:

@@ -68,7 +68,8 @@ class Tensor:
 @dataclass(frozen=True, slots=True)
 class Argument:
     """A kernel argument: the address of a tensor, or with `shape` a tensor map over it as a row-major matrix; `first`,
-    `pitch`: its elements in front of that, and from one row to the next, where it has others, too."""
+    `pitch`: its elements in front of that, and from one row to the next, where it has others, too; `matrices`: so many
+    of this shape behind each other, whose boxes end where their matrix does."""
 
     tensor: int
     shape: tuple[Annotated[int, 1, 2**32], Annotated[int, 1, 2**32]] | None = None
@@ -76,6 +77,19 @@ class Argument:
     swizzle: int = 0
     first: Annotated[int, 0, 2**40] | None = None
     pitch: Annotated[int, 1, 2**32] | None = None
+    matrices: Annotated[int, 1, 2**32] | None = None
+
+    def resized(self, extent: int, most: int) -> Argument:
+        """A map over `extent` of `most` rows, or matrices."""
+        assert self.shape is not None
+        if self.matrices:
+            return replace(self, matrices=self.matrices * extent // most)
+        return replace(self, shape=(self.shape[0] * extent // most, self.shape[1]))
+
+
+def mapped(shape: tuple[int, int], box: tuple[int, int], matrices: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape and the box of a tensor map over one matrix, or over so many that are kept apart, one or more."""
+    return ((matrices, *shape), (1, *box)) if matrices else (shape, box)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +199,7 @@ class Plan:
                 dim, many, few = found.cut
                 grid[dim] = max(1, -(-extent * few // many))
             args = tuple(
-                replace(a, shape=(a.shape[0] * extent // most, a.shape[1]))
+                a.resized(extent, most)
                 if a.shape is not None and self.tensors[a.tensor].sized is not None
                 else a
                 for a in found.args
@@ -287,7 +301,7 @@ def _check_step(step: Launch | Apply, tensors: Sequence[Tensor], where: str) -> 
 def _maps(arg: Argument, elements: int) -> bool:
     """Whether a matrix is all of a tensor with so many elements, or lies in it."""
     assert arg.shape is not None
-    rows, columns = arg.shape
+    rows, columns = arg.shape[0] * (arg.matrices or 1), arg.shape[1]
     if arg.first is None and arg.pitch is None:
         return rows * columns == elements
     pitch = arg.pitch or columns

@@ -140,7 +140,13 @@ def _slots(emitted: Emitted) -> dict[int, Tensor]:
 def _launch(step: EmittedLaunch, numbers: Mapping[int, int], trusted: bool) -> Launch:
     args = tuple(
         Argument(
-            numbers[arg.value], (arg.rows, arg.columns), arg.box, arg.swizzle, arg.first or None, arg.pitch or None
+            numbers[arg.value],
+            (arg.rows, arg.columns),
+            arg.box,
+            arg.swizzle,
+            arg.first or None,
+            arg.pitch or None,
+            arg.matrices or None,
         )
         if isinstance(arg, MapArg)
         else Argument(numbers[arg.value])

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from mirage_nb.ir import KernelGraph
-from mirage_nb.search import Assembly, Configuration, Prepared, Structure, prepare, run_configuration, tiny
-from mirage_nb.search.assemble import drafts
+from mirage_nb.search import Configuration, Prepared, Structure, prepare, run_configuration, tiny
+from mirage_nb.search.assemble import drafts, hanging_over
 from mirage_nb.search.saturation.events import Counts
 from mirage_nb.search.session.channel import Channel, Moment
 from mirage_nb.search.session.findings import Bounds, Explored, Findings
@@ -165,8 +165,9 @@ class _Exploration:
             self._outside += 1
             self._reject(structure, small, verdict, self._outside)
             return
-        poor = () if isinstance(structure, Assembly) else poor_axes(prepared)
-        overhang = frozenset(a for a in poor if not prepared.axes[a].reduced or judged(frozenset({a}))[0].accepted)
+        over = hanging_over(structure, prepared)
+        poor, reduced = (poor_axes(over), over.reduced) if over is not None else (frozenset(), ())
+        overhang = frozenset(a for a in poor if a not in reduced or judged(frozenset({a}))[0].accepted)
         most = max(INSTANCES_PER_STRUCTURE, INSTANCES // self._structures)
         target, limits = self._task.target, self._task.bounds.searched.limits
         fits = False

@@ -39,6 +39,7 @@ from mirage_nb.ir import (
     TensorType,
     Trait,
     TransposeAttrs,
+    WhereAttrs,
 )
 from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.search.axes import Layout, Prepared, shape_of
@@ -301,9 +302,17 @@ class BlockWriter:
         placed = code & (LOOP | ITER) or axis != self.kernel.loop  # else sums over iterations: nothing lies behind
         if not code & TILE or not placed or not self._hangs(axis):
             return value
-        value = self._masked(value, axis, step)
+        if not (lowered and self._is_low(value, axis)):
+            value = self._masked(value, axis, step)
         self.value[read] = self._lowered(value, axis, step) if lowered else value
         return self.value[read]
+
+    def _is_low(self, value: int, axis: int) -> bool:
+        """Whether a value is zero beyond the end of an axis, or minus infinity, which times zero is no number."""
+        op = next(op for op, values in self.block.definitions() if value in values)
+        if isinstance(op.attrs, WhereAttrs) and op.attrs.infinite < 0:
+            return self._is_low(op.inputs[1], axis)
+        return axis in self.zeros[value]
 
     def _masked(self, value: int, axis: int, step: Step) -> int:
         """A value of the type and stage of `step`, zero beyond the end of an axis."""

@@ -254,7 +254,7 @@ def _read(tiles: Tiles, chain: Chain, able: Truths, lengths: dict[str, Numbers])
     each, where = np.unique(sizes, axis=1, return_inverse=True)
     found = []
     for height, width, loop in each.T.tolist():
-        rows = whole.get(ROWS, height) // height
+        rows = -(-whole.get(ROWS, height) // height)
         read = chain.span((rows, height), (loop, width)).read(rows)
         found.append((read.mean(), read.max()))
     iterations[able], most[able] = np.array(found)[where.ravel()].T
@@ -284,13 +284,15 @@ def with_roles(tiles: Tiles, target: Target, constants: Constants, device: Numbe
 
 
 def _matrix(tiles: Tiles, operand: Operand, summed: str, own: tuple[int, ...]) -> tuple[Truths, Numbers]:
-    """Where an operand comes in whole boxes, with one long dimension among its own ones beside the summed one; its
-    extent."""
+    """Where an operand comes in boxes, with one long dimension among its own ones beside the summed one; its extent."""
     extents, tensor, width, hanging = tiles.cut(tiles.outline.read_by(operand.attrs))
     fits, length, longest = np.mod(extents[-1], rules.STEP) == 0, np.ones(tiles.shape), np.ones(tiles.shape)
     fits &= tensor[-1] * width % CHUNK_BYTES == 0
+    taken = np.ones(tiles.shape, bool)  # by no dimension in front: boxes hang over the end of their rows
     for dim, extent in enumerate(extents):
-        fits &= ~hanging[dim]
+        rows = dim in own if summed != KEYS else operand.axes[dim] == KEYS
+        fits &= ~hanging[dim] | (taken & rows)
+        taken &= extent == 1
         if dim in own:
             length, longest = length * extent, np.maximum(longest, extent)
         elif operand.axes[dim] != summed:

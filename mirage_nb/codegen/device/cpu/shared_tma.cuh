@@ -10,6 +10,11 @@ MIRAGE_DEVICE void tma_prefetch_map(const TensorMap&) {}
 MIRAGE_DEVICE void tma_load_2d(void* shared, const TensorMap& map, uint64_t* bar, int column, int row MIRAGE_SITE) {
   cpu::tma_load(shared, map, bar, {2, column, row, 0}, line);
 }
+// As tma_load_2d, of a map of several matrices.
+MIRAGE_DEVICE void tma_load_3d(void* shared, const TensorMap& map, uint64_t* bar, int column, int row,
+                               int matrix MIRAGE_SITE) {
+  cpu::tma_load(shared, map, bar, {3, column, row, matrix}, line);
+}
 // As tma_load_2d, to the same place in each of the first `blocks` of the cluster, completing on the mbarrier of each.
 MIRAGE_DEVICE void tma_load_2d_all(void* shared, const TensorMap& map, uint64_t* bar, int column, int row,
                                    int blocks MIRAGE_SITE) {
@@ -25,6 +30,8 @@ MIRAGE_DEVICE void tma_load_2d_once(void* shared, const TensorMap& map, uint64_t
 }
 // Asks for the box of `map` whose first element is (row, column) in L2.
 MIRAGE_DEVICE void tma_prefetch_2d(const TensorMap&, int, int) {}
+// The same of a map of several matrices.
+MIRAGE_DEVICE void tma_prefetch_3d(const TensorMap&, int, int, int) {}
 
 // `bytes` contiguous bytes; both addresses and the count are multiples of 16.
 MIRAGE_DEVICE void bulk_load(void* shared, const void* global, int bytes, uint64_t* bar MIRAGE_SITE) {

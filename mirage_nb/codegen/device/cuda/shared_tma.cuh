@@ -17,6 +17,14 @@ MIRAGE_DEVICE void tma_load_2d(void* shared, const TensorMap& map, uint64_t* bar
       "l"(&map), "r"(shared_address(bar)), "r"(column), "r"(row)
       : "memory");
 }
+// As tma_load_2d, of a map of several matrices.
+MIRAGE_DEVICE void tma_load_3d(void* shared, const TensorMap& map, uint64_t* bar, int column, int row, int matrix) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
+          shared_address(shared)),
+      "l"(&map), "r"(shared_address(bar)), "r"(column), "r"(row), "r"(matrix)
+      : "memory");
+}
 // As tma_load_2d, to the same place in each of the first `blocks` of the cluster, completing on the mbarrier of each.
 MIRAGE_DEVICE void tma_load_2d_all(void* shared, const TensorMap& map, uint64_t* bar, int column, int row,
                                    int blocks) {
@@ -39,6 +47,12 @@ MIRAGE_DEVICE void tma_load_2d_once(void* shared, const TensorMap& map, uint64_t
 // Asks for the box of `map` whose first element is (row, column) in L2.
 MIRAGE_DEVICE void tma_prefetch_2d(const TensorMap& map, int column, int row) {
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(column), "r"(row)
+               : "memory");
+}
+// The same of a map of several matrices.
+MIRAGE_DEVICE void tma_prefetch_3d(const TensorMap& map, int column, int row, int matrix) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&map), "r"(column),
+               "r"(row), "r"(matrix)
                : "memory");
 }
 
