@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -264,7 +264,11 @@ class Held(NamedTuple):
 
 
 def held_in_registers(tiles: Tiles) -> Held:
-    """What a block holds so."""
+    """What a block holds so: of a kernel at the same sizes it is asked more than once."""
+    return tiles.sizes.once(("held", tiles.outline), partial(_held, tiles))
+
+
+def _held(tiles: Tiles) -> Held:
     known, nowhere, runs = tiles.outline, np.zeros(tiles.shape, bool), list[Numbers]()
     none = Held(nowhere, nowhere, *np.zeros((3, *tiles.shape)))
     if known.flat.looped:
