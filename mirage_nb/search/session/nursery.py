@@ -42,7 +42,7 @@ LATER = ("mirage_nb.verify.reals.exact", "mirage_nb.verify.tiles")
 those of a session are wanted one after the other, and nobody waits for it."""
 GARBAGE = (5_000, 50, 20)
 """How rarely workers look for garbage: what a search makes stays until its end, and is hardly ever garbage of the kind
-that only the collector finds, which looks at all of it again and again otherwise, for a sixth of the time."""
+that only the collector finds, which looks at all of it again and again otherwise."""
 FIRST_DESCRIPTOR = 3
 """Those below are standard streams; an interpreter that was started without them would give their numbers away."""
 KILLED = -signal.SIGKILL
