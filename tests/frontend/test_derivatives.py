@@ -83,6 +83,39 @@ def test_gradients_of_what_was_read_before_it_is_overwritten() -> None:
     assert backend.replaced > 0
 
 
+def history(state: torch.Tensor, before: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """What a state was is kept in another buffer."""
+    old = state.clone()
+    state.mul_(0.9).add_(x.detach())
+    before.copy_(old)
+    return (torch.tanh(x) * x - before).sin()
+
+
+def swapped(one: torch.Tensor, other: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    old = one.clone()
+    one.copy_(other)
+    other.copy_(old)
+    return (one - other).sin() * torch.tanh(x) * x
+
+
+@pytest.mark.parametrize("remainder", ["eager", "inductor"])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("model", [history, swapped])
+def test_what_is_copied_into_an_input_is_what_was_there(model: Any, training: bool, remainder: str) -> None:
+    """PyTorch's own compiler takes the copy that was made before for none."""
+    inputs = [torch.randn(4, 8) for _ in range(3)]
+    compiled, backend = [], Backend()
+    for one in (model, torch.compile(model, backend=backend, options={"remainder": remainder})):
+        given = [x.clone() for x in inputs]
+        given[2].requires_grad_(training)
+        made = one(*given)
+        if training:
+            made.square().sum().backward()
+        compiled.append((made, given[:2], given[2].grad))
+    close(*compiled)
+    assert backend.replaced > 0
+
+
 def test_a_pass_of_ones_own_is_done_too() -> None:
     """It and ours are one pass: before 2.13 PyTorch had no lists of them."""
     seen: list[Any] = []

@@ -1,8 +1,10 @@
-"""What derivatives may not compute again: it was read from a tensor that the forward graph overwrites.
+"""What is read from a tensor that the graph overwrites: as it was before.
 
-In: a joint graph of PyTorch, before it is cut into forwards and backwards. Out: the same in place, where every operator
-that reads such a tensor is marked: its result is kept. Without it PyTorch would read the new elements for the old ones
-in the backward graph. Invariant: nothing is kept that derivatives do not need.
+In: a graph of PyTorch whose inputs are overwritten at its end; for derivatives the joint one, before it is cut into
+forwards and backwards. Out: the same in place, where every operator that reads such a tensor is marked: its result is
+kept. Without it PyTorch would read the new elements for the old ones in the backward graph; and what it copies into
+another input, where it takes the copy that a model made before for none. Invariant: nothing is kept that derivatives do
+not need.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.utils.checkpoint import CheckpointPolicy
 
-from mirage_nb.frontend.compiled.regions import users
+from mirage_nb.frontend.compiled.regions import base_of, users
+from mirage_nb.frontend.complexes import call
+
+COPY, CONJUGATE = torch.ops.aten.copy_.default, torch.ops.aten.conj_physical.default
 
 
 class KeepOverwritten(CustomGraphPass):
@@ -26,11 +31,43 @@ class KeepOverwritten(CustomGraphPass):
     def __call__(self, graph: torch.fx.Graph) -> None:
         for one in self._first:
             one(graph)
-        for write in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        _read_first(graph)
+        for write in graph.find_nodes(op="call_function", target=COPY):
             for reader in users(write.args[0]):
-                if reader.target is not torch.ops.aten.copy_.default:
+                if reader.target is not COPY:
                     reader.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
     def uuid(self) -> Any:
         firsts = [one.uuid() if isinstance(one, CustomGraphPass) else repr(one) for one in self._first]
         return get_hash_for_files((__file__,), repr(firsts))
+
+
+def _read_first(graph: torch.fx.Graph) -> None:
+    """Inputs that are copied into others in front of what overwrites them; of those that are copied into each other,
+    one is copied elsewhere before."""
+    rest = graph.find_nodes(op="call_function", target=COPY)
+    written = {write.args[0] for write in rest}
+    if not any(base_of(write.args[1]) in written for write in rest) or any(write.users for write in rest):
+        return
+    first, (output,) = rest[0], graph.find_nodes(op="output")
+    while rest:
+        free = next((write for write in rest if not _readers(write, rest)), None)
+        if free is None:
+            for reader in _readers(rest[0], rest):
+                with graph.inserting_before(first):
+                    reader.args = (reader.args[0], _elsewhere(graph, reader.args[1]))
+            continue
+        rest.remove(free)
+        output.prepend(free)
+
+
+def _elsewhere(graph: torch.fx.Graph, node: Any) -> Any:
+    """A copy that no compiler takes for none: the larger of a number and itself."""
+    if node.meta["val"].is_complex():
+        return call(graph, CONJUGATE, call(graph, CONJUGATE, node))
+    return call(graph, torch.ops.aten.maximum.default, node, node)
+
+
+def _readers(write: Any, copies: Sequence[Any]) -> list[Any]:
+    """Copies of what another one overwrites."""
+    return [copy for copy in copies if copy is not write and base_of(copy.args[1]) is write.args[0]]
