@@ -26,7 +26,7 @@ from mirage_nb.search.derive import adds_products, concatenated, may_be_shallow
 from mirage_nb.search.limits import MAX_GRID_DIMS, NO_LIMITS, Limits
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, LOOP, TILE
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes, Truths
-from mirage_nb.search.sizes.concrete import KernelSizes, concrete, small_inputs, tile_of
+from mirage_nb.search.sizes.concrete import GRAIN, KernelSizes, concrete, small_inputs, tile_of
 from mirage_nb.search.sizes.cost import Cost, Estimates, estimate
 from mirage_nb.search.sizes.drafts import Draft, Instance, rewritten, with_threads
 from mirage_nb.search.sizes.occupancy import live
@@ -56,8 +56,8 @@ TINY_REDUCED, TINY_FREE = 8, 4
 TINY_OVERHANGING = 7
 """Extent of axes over which tiles hang: four parts, or two, that each have an element of it."""
 USEFUL_TILES = (16, 32, 64, 128)
-"""An axis has poor divisors if none within a factor of two of one of these is a multiple of `DIVISOR_GRAIN`, or of what
-a line holds."""
+"""An axis has poor divisors if none within a factor of two of one of these is a multiple of `DIVISOR_GRAIN`, or of more
+where products have it."""
 DIVISOR_GRAIN = 8
 OVERHANGING_TILES = (16, *(16 * m << s for s in range(8) for m in (2, 3)))
 """What an axis with poor divisors is cut into, about."""
@@ -250,22 +250,22 @@ def tiny_extents(prepared: Prepared, overhanging: frozenset[int] = frozenset()) 
 
 def poor_axes(prepared: Prepared) -> frozenset[int]:
     """The axes with poor divisors: no tiles of useful sizes, which are neither so small nor so narrow, divide them, or
-    none that are whole lines of the copy engine where operands of products lie along them."""
-    grains, axes = dict(_lines(prepared)), enumerate(prepared.axes)
-    return frozenset(
-        number for number, axis in axes
-        if not axis.whole and any(_is_poor(axis.extent, g) for g in (DIVISOR_GRAIN, grains.get(number, DIVISOR_GRAIN)))
-    )  # fmt: skip
+    none that instructions and the copy engine take where operands of products have them."""
+    every = ((number, DIVISOR_GRAIN) for number in range(len(prepared.axes)))
+    found = ((prepared.axes[number], number, grain) for number, grain in (*every, *_grains(prepared)))
+    return frozenset(number for axis, number, grain in found if not axis.whole and _is_poor(axis.extent, grain))
 
 
-def _lines(prepared: Prepared) -> Iterator[tuple[int, int]]:
-    """Axes along which an operand of a product lies and is not summed, and elements of a line."""
+def _grains(prepared: Prepared) -> Iterator[tuple[int, int]]:
+    """Axes of operands of products that are not summed, and what tiles of them are multiples of: lines of the copy
+    engine where operands lie along them, else rows of instructions."""
     for operator, args in prepared.program:
         leaves = (prepared.program[a][0] for a in args) if operator.kind in MATMULS else ()
         for tensor in (prepared.tensors[leaf.leaf] for leaf in leaves if leaf.kind is OpKind.IN_ITER):
-            axis, dtype = tensor.axes[-1], prepared.graph.inputs[tensor.input].type.dtype
-            if axis is not None and axis != operator.axis:
-                yield axis, LINE_BYTES // dtype.size
+            size = prepared.graph.inputs[tensor.input].type.dtype.size
+            for axis, grain in zip(tensor.axes[-2:], (GRAIN, LINE_BYTES // size)[-len(tensor.axes) :], strict=True):
+                if axis is not None and axis != operator.axis:
+                    yield axis, grain
 
 
 def overhangs(prepared: Prepared) -> list[frozenset[int]]:
