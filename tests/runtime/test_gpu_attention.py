@@ -1,0 +1,39 @@
+"""Attention with roles on the card: what it reads beside its matrices, and tiles that hang over their ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_nb.codegen import emit, variants
+from mirage_nb.runtime.execution.buffers import draw_sample
+from mirage_nb.runtime.execution.compile import compile_cubin
+from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.targets import TARGETS
+from tests.codegen import test_attention_beside, test_attention_hanging
+
+pytestmark = pytest.mark.gpu
+
+H200 = TARGETS["h200"]
+CASES = {**test_attention_beside.NAMED, **test_attention_hanging.NAMED}
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Gpu:
+    found = attached_gpu()
+    if found is None:
+        pytest.skip("no GPU")
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_named(gpu: Gpu, name: str) -> None:
+    from mirage_nb.runtime.execution.launch import GpuExecutable
+
+    graph = CASES[name]
+    sample, ways = draw_sample(graph, 1), [way for way in variants(graph, H200) if way.specialised]
+    assert ways
+    for way in ways:
+        made = emit(graph, H200, way)
+        ready = GpuExecutable(made, compile_cubin(made.source, H200.arch), gpu)
+        report = ready.check(sample)
+        assert report.ok, (way, report.note)
