@@ -98,7 +98,7 @@ class Translation:
             if str(node.target) == STRIDED and not _lies_in_order(node.args[0].meta["val"]):
                 raise Left("a view by strides of what does not lie row by row")
             self._place(node)
-            at = At(self.builder, shape, dtype, logical(node))
+            at = At(self.builder, shape, dtype, logical(node), self.is_whole)
             arguments = [self._argument(a) for a in node.args]
             try:
                 made = row(at, *arguments, **{key: self._argument(a) for key, a in node.kwargs.items()})

@@ -83,6 +83,25 @@ def test_gradients_of_what_was_read_before_it_is_overwritten() -> None:
     assert backend.replaced > 0
 
 
+def online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """A softmax block by block: the first maximum, minus infinity, counts for nothing, and PyTorch computes with it."""
+    most, total, made = torch.full((4,), -torch.inf), torch.zeros(4), torch.zeros(4, 8)
+    for keys, values in zip(k.split(2), v.split(2), strict=True):
+        scores = q @ keys.T
+        fresh = torch.maximum(most, scores.amax(-1))
+        weights, fall = torch.exp(scores - fresh[:, None]), torch.exp(most - fresh)
+        total, made, most = total * fall + weights.sum(-1), made * fall[:, None] + weights @ values, fresh
+    return made / total[:, None] + (most + total.log())[:, None]
+
+
+def test_gradients_of_maxima_that_begin_at_infinity() -> None:
+    backend, inputs = Backend(), [torch.randn(4, 8, requires_grad=True) for _ in range(3)]
+    functions = torch.compile(online, backend=backend), online
+    close(*(torch.autograd.grad(f(*inputs).square().sum(), inputs) for f in functions))
+    report = backend.reports.all()
+    assert report.replaced and not any(graph.trouble for graph in report.graphs), str(report)
+
+
 def history(state: torch.Tensor, before: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """What a state was is kept in another buffer."""
     old = state.clone()

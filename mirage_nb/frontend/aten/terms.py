@@ -63,13 +63,14 @@ class At:
     """A node being translated: the program so far, and the shape and element type that PyTorch says it has.
 
     Tensors of no dimension have one of extent 1 here. `dtype` is None for other types than `DTYPES`; `truth`: whether
-    it holds truth values.
+    it holds truth values; `whole`: whether the program is all that is computed, and no part of PyTorch's graph.
     """
 
     b: Builder
     shape: Shape
     dtype: DType | None
     truth: bool = False
+    whole: bool = False
 
     def term(self, argument: Any) -> Term:
         """An argument that is a tensor or a number."""
@@ -85,13 +86,15 @@ class At:
         raise Left(f"an operand of type {type(argument).__name__}")
 
     def infinity(self, argument: Any) -> Infinity | None:
-        """What a tensor is everywhere, if that is infinite."""
-        return argument.term if isinstance(argument, Held) and isinstance(argument.term, Infinity) else None
+        """What a tensor is everywhere, if that is infinite. Of a region it is not said: what is computed beside an
+        infinity is known without what it is computed of, which PyTorch's graph goes on to compute before."""
+        held = isinstance(argument, Held) and isinstance(argument.term, Infinity)
+        return argument.term if held and self.whole else None
 
     def choice(self, argument: Any) -> Term | Infinity:
         """An argument that may be infinite, too."""
-        if (infinity := self.infinity(argument)) is not None:
-            return infinity
+        if isinstance(argument, Held) and isinstance(argument.term, Infinity):
+            return argument.term
         if isinstance(argument, float) and math.isinf(argument):
             return Infinity(1 if argument > 0 else -1)
         return self.term(argument)
