@@ -347,13 +347,14 @@ def _places() -> Case:
     return Case("places", "functions.cu", "places", (3, 2, 2), (96, 1, 1), 96, args)
 
 
-def _box_2d(swizzle: int, row_bytes: int, column: int, row: int) -> Case:
-    source = _rng().integers(1, 2**16, (40, 104)).astype(np.uint16)
-    plain = _window(source, (row, column), (16, row_bytes // 2)).view(np.uint8).ravel()
-    args = (Map(source, (16, row_bytes // 2), swizzle), Out(_swizzled_and_plain(plain, swizzle)), column, row)
+def _box(swizzle: int, row_bytes: int, column: int, row: int, *matrix: int) -> Case:
+    one, kernel = (1,) * len(matrix), f"box_{2 + len(matrix)}d"
+    source = _rng().integers(1, 2**16, (*(3 * n for n in one), 40, 104)).astype(np.uint16)
+    plain = _window(source, (*matrix, row, column), box := (*one, 16, row_bytes // 2)).view(np.uint8).ravel()
+    args = (Map(source, box, swizzle), Out(_swizzled_and_plain(plain, swizzle)), column, row, *matrix)
     options = (f"-DSWIZZLE={swizzle}", f"-DROW_BYTES={row_bytes}")
-    name = f"box 2d, swizzle {swizzle}, at ({row}, {column})"
-    return Case(name, "hopper.cu", "box_2d", (1, 1, 1), (64, 1, 1), 16 * row_bytes, args, options)
+    name = f"{kernel}, swizzle {swizzle}, at {(*matrix, row, column)}"
+    return Case(name, "hopper.cu", kernel, (1, 1, 1), (64, 1, 1), 16 * row_bytes, args, options)
 
 
 def _window(source: Array, start: tuple[int, ...], extents: tuple[int, ...]) -> Array:
@@ -406,16 +407,8 @@ def _matmul_cp_async(element: str, blocks: int = 2, k: int = 320) -> Case:
     args = (In(a), In(b), Out(expected.astype(np.float32), 1e-4, 1e-3), k)
     shared = 2 * (16 + 64) * 72 * 2
     name = f"matmul by cp.async, {element}"
-    return Case(
-        name,
-        "matmul_cp_async.cu",
-        "matmul",
-        (blocks, 1, 1),
-        (128, 1, 1),
-        shared,
-        args,
-        (f"-DELEMENT={element}",),
-    )
+    options = (f"-DELEMENT={element}",)
+    return Case(name, "matmul_cp_async.cu", "matmul", (blocks, 1, 1), (128, 1, 1), shared, args, options)
 
 
 def _matmul_tma(k: int = 512, n: int = 128) -> Case:
@@ -487,8 +480,8 @@ def _cluster() -> Case:
 
 
 HOPPER: tuple[Case, ...] = (
-    _box_2d(128, 128, 0, 0), _box_2d(128, 128, 64, 32), _box_2d(128, 128, -8, -3), _box_2d(64, 64, 16, 5),
-    _box_2d(32, 32, 96, 30), _box_2d(0, 128, 48, 8), _bulk(), _matmul_tma(),
+    _box(128, 128, 0, 0), _box(128, 128, 64, 32), _box(128, 128, -8, -3), _box(64, 64, 16, 5), _box(32, 32, 96, 30),
+    _box(0, 128, 48, 8), _box(128, 128, 64, 32, 1), _box(64, 64, -8, -3, 2), _bulk(), _matmul_tma(),
     wgmma_case(8, "K", "MN"), wgmma_case(16, "MN", "K"), wgmma_case(32, "K", "K"), wgmma_case(64, "MN", "MN"),
     wgmma_case(64, "K", "K", element="bf16"), wgmma_case(128, "K", "MN", registers=True),
     wgmma_case(256, "MN", "MN", element="bf16"), wgmma_case(80, "K", "K"), wgmma_case(192, "K", "MN", element="bf16"),

@@ -40,6 +40,20 @@ extern "C" __global__ void box_2d(const __grid_constant__ TensorMap map, unsigne
   show(tile, out, ROWS * ROW_BYTES);
 }
 
+extern "C" __global__ void box_3d(const __grid_constant__ TensorMap map, unsigned char* out, int column, int row,
+                                  int matrix) {
+  MIRAGE_DYNAMIC_SHARED(tile);
+  MIRAGE_SHARED(uint64_t, bar, 1);
+  start(bar);
+  if (thread_index() == 0) {
+    tma_prefetch_3d(map, column, row, matrix);
+    mbarrier_arrive_expect_tx(bar, ROWS * ROW_BYTES);
+    tma_load_3d(tile, map, bar, column, row, matrix);
+  }
+  mbarrier_wait(bar, 0);
+  show(tile, out, ROWS * ROW_BYTES);
+}
+
 // A bulk copy of 1024 bytes in two phases of one barrier; then ordinary stores that a fence orders.
 extern "C" __global__ void bulk(const uint8_t* x, uint8_t* out) {
   MIRAGE_SHARED(uint8_t, tile, 1024);
