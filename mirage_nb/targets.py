@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from mirage_nb.errors import TargetError
 from mirage_nb.typed import typed
 
+SECTOR_BYTES = 32
+"""What device memory and caches move at a time; what they find at a time is a line."""
+
 
 @typed
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ C, whether it exists, and how many of its neighbours may be moved at once. Invar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from mirage_nb.ir import HALVES
 from mirage_nb.optimize.reach import Reach
@@ -29,7 +30,7 @@ class Access:
     paired: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Part:
     """A part's tile: the axes and extents of its rows and columns. ends: of global tensors that end where a size does,
     which is known at launch; group: fragments that are side by side."""
@@ -40,10 +41,18 @@ class Part:
     shape: tuple[int, int]
     group: int = TOGETHER
 
+    @cached_property
+    def _most(self) -> dict[str, int]:
+        """The largest value of every counter."""
+        found = {PART: max(role.parts for role in self.program.roles) - 1, RANK: self.program.cluster - 1}
+        for walk in (s for s in self.program.every if isinstance(s, Walk)):
+            found |= {name: count - 1 for name, count in walk.counters}
+        return found
+
     def access(self, name: str, at: tuple[Index, ...], column: str = "column") -> Access:
         """The element of a global tensor at `row` and `column` of it."""
         tile, (row_axis, column_axis), (rows, columns) = self.program.tile(name), self.axes, self.shape
-        end_of, most = self.ends.get(f"{name[0]}{self.program.operand(name)}"), _most(self.program)
+        end_of = self.ends.get(f"{name[0]}{self.program.operand(name)}")
         terms: dict[str, int] = {}
         checks: list[str] = []
         stride, const = tile.elements, 0
@@ -54,7 +63,7 @@ class Part:
             size = {row_axis: rows, column_axis: columns}.get(axis, 1) if axis else 1
             for counter, factor in (*place.terms, *(((inner, 1),) if inner != "0" else ())):
                 terms[counter] = terms.get(counter, 0) + factor * stride
-            last = place.const + sum(max(f, 0) * most.get(c, 0) for c, f in place.terms) + size
+            last = place.const + sum(max(f, 0) * self._most.get(c, 0) for c, f in place.terms) + size
             end = end_of if not dim else None
             if last > extent if end is None else not end.whole:
                 here = {**dict(place.terms), **({inner: 1} if inner != "0" else {})}
@@ -71,14 +80,6 @@ class Part:
             matrix and contiguous and full and tile.dtype in HALVES,
             contiguous and width % 2 == 0 and starts,
         )
-
-
-def _most(program: Program) -> dict[str, int]:
-    """The largest value of every counter."""
-    found = {PART: max(role.parts for role in program.roles) - 1, RANK: program.cluster - 1}
-    for walk in (s for s in program.every if isinstance(s, Walk)):
-        found |= {name: count - 1 for name, count in walk.counters}
-    return found
 
 
 def loaded(access: Access) -> str:

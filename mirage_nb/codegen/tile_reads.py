@@ -48,6 +48,11 @@ class ReadText:
     axes: tuple[str, ...]
     scores: Tile
     waiting: bool = field(default=False, init=False)
+    part: Part = field(init=False)
+
+    def __post_init__(self) -> None:
+        (rows, columns), (height, width) = self.scores.axes, self.scores.shape
+        self.part = Part(self.program, self.ends, (rows, columns), (height, width))
 
     @property
     def _rows(self) -> bool:
@@ -64,16 +69,12 @@ class ReadText:
         return self._rows and self._columns and whole and self._access().wide
 
     def _access(self, column: str = "column") -> Access:
-        return self._part().access(self.made.source, self.made.at, column)
-
-    def _part(self) -> Part:
-        (rows, columns), (height, width) = self.scores.axes, self.scores.shape
-        return Part(self.program, self.ends, (rows, columns), (height, width))
+        return self.part.access(self.made.source, self.made.at, column)
 
     def _inner(self, column: str = "column") -> str:
         """An element from the part's first one on, which is found where no counter of a loop is hidden by another."""
         at = (Index(),) * len(self.made.at)
-        return f"{self.made.name}_at[{self._part().access(self.made.source, at, column).offset}]"
+        return f"{self.made.name}_at[{self.part.access(self.made.source, at, column).offset}]"
 
     def load(self) -> None:
         """The loads."""

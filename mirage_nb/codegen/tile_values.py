@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 
 from mirage_nb.codegen.operators import CUDA, number
 from mirage_nb.codegen.texel_product import run_of, thread_text
@@ -171,8 +172,12 @@ class ValueText:
 
     def _access(self, name: str, at: tuple[Index, ...], column: str = "column") -> Access:
         """The element of a global tensor at `row` and `column` of this part's tile."""
+        return self._part.access(name, at, column)
+
+    @cached_property
+    def _part(self) -> Part:
         axes, shape = (self.row_axis, self.column_axis), (self.rows, self.columns)
-        return Part(self.program, self.ends, axes, shape, self.group).access(name, at, column)
+        return Part(self.program, self.ends, axes, shape, self.group)
 
     @contextmanager
     def _when(self, condition: str) -> Iterator[None]:

@@ -22,7 +22,7 @@ from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.predefined import patterns
 from mirage_nb.predefined.patterns import Found
 from mirage_nb.predefined.reading import Reading, shape_seen
-from mirage_nb.targets import DEFAULT_TARGET, TARGETS, Target
+from mirage_nb.targets import DEFAULT_TARGET, SECTOR_BYTES, TARGETS, Target
 
 PLAIN_SHARE = {DType.F32: 0.8, DType.F64: 0.4}
 """Of the vector rate, what libraries reach for element types that no tensor core takes."""
@@ -35,8 +35,6 @@ QUERIES = 64
 """Of one block, where keys are not shared out between blocks."""
 MOST_SCORES = 2**28
 """Bytes of scores that are worth writing."""
-LONE_BYTES = 32
-"""Of device memory are read at once."""
 LOOKUP = "lookup"
 """The row whose kernel is one of ours (`codegen.lookup`)."""
 FASTEST = TARGETS[DEFAULT_TARGET]
@@ -253,7 +251,7 @@ def _looked_up(graph: KernelGraph, match: Match) -> float:
     """Of the table only the rows that are found, of lone elements what is read with them; numbers, and what is
     written."""
     table, index, result = (graph.types[v] for v in (*match.inputs, match.output))
-    each = LONE_BYTES if match.attrs["apart"] else table.dtype.size
+    each = SECTOR_BYTES if match.attrs["apart"] else table.dtype.size
     return result.elements * (each + result.dtype.size) + index.nbytes
 
 

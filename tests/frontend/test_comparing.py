@@ -51,7 +51,10 @@ def powers(x: torch.Tensor) -> torch.Tensor:
 def test_of_what_negative_numbers_have_no_value_positive_ones_are_compared() -> None:
     """Of numbers of both signs every row is no number, and a program's cumulative sum up to one is none, too."""
     (region,) = regions_of(logarithms, torch.rand(4, 8), torch.rand(8, 4)).found
-    exact = lambda x, w: (logarithms(x.double(), w.double()).float(),)  # noqa: E731
+
+    def exact(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor]:
+        return (logarithms(x.double(), w.double()).float(),)
+
     compare(exact, Reference.of(region), examples(region))
     with pytest.raises(LaunchError, match="off PyTorch's own"):
         compare(lambda x, w: (exact(x, w)[0] * 1.1,), Reference.of(region), examples(region))

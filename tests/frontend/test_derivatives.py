@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mirage_nb.frontend.compiled.backend import passes
-from tests.frontend.traced import Backend, Block
+from tests.frontend.traced import Backend, Block, block_by_block
 
 
 @pytest.fixture(autouse=True)
@@ -85,12 +85,7 @@ def test_gradients_of_what_was_read_before_it_is_overwritten() -> None:
 
 def online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """A softmax block by block: the first maximum, minus infinity, counts for nothing, and PyTorch computes with it."""
-    most, total, made = torch.full((4,), -torch.inf), torch.zeros(4), torch.zeros(4, 8)
-    for keys, values in zip(k.split(2), v.split(2), strict=True):
-        scores = q @ keys.T
-        fresh = torch.maximum(most, scores.amax(-1))
-        weights, fall = torch.exp(scores - fresh[:, None]), torch.exp(most - fresh)
-        total, made, most = total * fall + weights.sum(-1), made * fall[:, None] + weights @ values, fresh
+    made, total, most = block_by_block(q, k, v)
     return made / total[:, None] + (most + total.log())[:, None]
 
 

@@ -18,6 +18,7 @@ import mirage_nb
 from mirage_nb.errors import TraceError
 from mirage_nb.frontend.translate import Translation
 from mirage_nb.interp import evaluate
+from tests.frontend.traced import block_by_block
 
 
 def t(*extents: int) -> Tensor:
@@ -98,12 +99,7 @@ def eight_bits(x: Tensor, w: Tensor) -> Tensor:
 
 def online(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """A softmax block by block, whose maximum begins at minus infinity."""
-    most, total, made = torch.full((3,), -torch.inf), torch.zeros(3), torch.zeros(3, 4)
-    for keys, values in zip(k.split(2), v.split(2), strict=True):
-        scores = q @ keys.T
-        fresh = torch.maximum(most, scores.amax(-1))
-        weights, fall = torch.exp(scores - fresh[:, None]), torch.exp(most - fresh)
-        total, made, most = total * fall + weights.sum(-1), made * fall[:, None] + weights @ values, fresh
+    made, total, most = block_by_block(q, k, v)
     return torch.cat((made / total[:, None], torch.minimum(most, torch.full((3,), torch.inf))[:, None]), 1)
 
 

@@ -59,6 +59,18 @@ class Block(nn.Module):
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
+def block_by_block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A softmax, two keys at a time, whose maximum begins at minus infinity: what it weighs, the sum of its weights,
+    and the largest score."""
+    most, total, made = torch.full((len(q),), -torch.inf), torch.zeros(len(q)), torch.zeros(len(q), v.shape[1])
+    for keys, values in zip(k.split(2), v.split(2), strict=True):
+        scores = q @ keys.T
+        fresh = torch.maximum(most, scores.amax(-1))
+        weights, fall = torch.exp(scores - fresh[:, None]), torch.exp(most - fresh)
+        total, made, most = total * fall + weights.sum(-1), made * fall[:, None] + weights @ values, fresh
+    return made, total, most
+
+
 class Seen(Exception):
     """The graph was seen; nothing more is wanted of it."""
 

@@ -7,7 +7,7 @@ import pytest
 from mirage_nb.codegen import emit, variants
 from mirage_nb.runtime.execution.buffers import draw_sample
 from mirage_nb.runtime.execution.compile import compile_cubin
-from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.targets import TARGETS
 from tests.codegen import test_attention_beside, test_attention_hanging
 
@@ -15,14 +15,6 @@ pytestmark = pytest.mark.gpu
 
 H200 = TARGETS["h200"]
 CASES = {**test_attention_beside.NAMED, **test_attention_hanging.NAMED}
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Gpu:
-    found = attached_gpu()
-    if found is None:
-        pytest.skip("no GPU")
-    return found
 
 
 @pytest.mark.parametrize("name", CASES)

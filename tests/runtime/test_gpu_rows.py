@@ -17,7 +17,7 @@ from mirage_nb.predefined import matches
 from mirage_nb.runtime.execution.buffers import draw_sample
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.execution.torch_program import torch_dtype
-from mirage_nb.runtime.gpu import Gpu, attached_gpu
+from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.runtime.kernel.saved import lower, write_file
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from tests.library_programs import WHOLE, Sample
@@ -25,14 +25,6 @@ from tests.library_programs import WHOLE, Sample
 pytestmark = pytest.mark.gpu
 
 CASES = [(name, way) for name, sample in WHOLE.items() for way in range(1, len(sample.launches) + 1)]
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Gpu:
-    found = attached_gpu()
-    if found is None:
-        pytest.skip("no GPU")
-    return found
 
 
 def emitted(sample: Sample, way: int) -> Any:

@@ -291,18 +291,18 @@ class Kernels:
             kernel.parts = self._parts(kernel, asked)
             raise
         finally:
-            if asked.until < math.inf and kernel.found is not None and kernel.found.is_far:
-                kernel.again = Job(lambda: self._again(kernel, asked))
+            if asked.until < math.inf and (before := kernel.found) is not None and before.is_far:
+                kernel.again = Job(functools.partial(self._again, kernel, asked, before))
                 self._later.put(kernel.again)  # behind all others
         if not kernel.found.is_whole:
             kernel.parts = self._parts(kernel, asked)
 
-    def _again(self, kernel: Kernel, asked: _Asked) -> None:
-        """Search once more, if there is time, and keep what is faster."""
+    def _again(self, kernel: Kernel, asked: _Asked, before: Found) -> None:
+        """Search once more, if there is time, and keep what is faster than what was found before."""
         if time.monotonic() > asked.until:
             return
         found = self._raced(kernel, asked)
-        if kernel.found is None or found.saves > kernel.found.saves:
+        if found.saves > before.saves:
             kernel.found = found
             try:
                 self._take(kernel, asked)

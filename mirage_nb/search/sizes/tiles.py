@@ -34,6 +34,7 @@ from mirage_nb.search.sizes.anatomy import (
 )
 from mirage_nb.search.sizes.representative import outline
 from mirage_nb.search.structure import KernelStructure
+from mirage_nb.targets import SECTOR_BYTES
 from mirage_nb.tile.bodies import split
 from mirage_nb.tile.boxes import Boxes, boxes
 from mirage_nb.tile.register_resident import VECTOR_BYTES
@@ -41,8 +42,6 @@ from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES, worth_having_early
 from mirage_nb.tile.sharing import ROW_TILE, SUM_BYTES
 from mirage_nb.tile.squares import square
 
-SECTOR_BYTES = 32
-"""What device memory and caches move at a time; what they find at a time is a line."""
 COPIED_BYTES = 4
 """The least that a thread copies past its registers, from and to multiples of so many bytes."""
 ANYWHERE_BYTES = 2

@@ -14,8 +14,8 @@ import numpy as np
 
 from mirage_nb.search.sizes.anatomy import Moved, Numbers, Part, Truths
 from mirage_nb.search.sizes.constants import Constants
-from mirage_nb.search.sizes.tiles import SECTOR_BYTES, Tiles
-from mirage_nb.targets import Target
+from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.targets import SECTOR_BYTES, Target
 from mirage_nb.tile.shared import LINE_BYTES
 
 
