@@ -316,9 +316,9 @@ class _Planner(OnGrid):
         block = self.block
         if attrs.arg in self.given.numbers:  # what lies beyond its end is not stored
             return self._number(found, self.given.numbers[attrs.arg])
-        self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, axes)
+        source = self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, axes)
         at = self._at(attrs.imap, block.tile_shape(attrs), axes)
-        return self._once(found, (attrs, axes), lambda name: Read(name, f"x{attrs.arg}", at))
+        return self._once(found, (attrs, axes), lambda name: Read(name, source, at))
 
     def _number(self, found: list[Statement], number: Fraction) -> str:
         return self._once(found, number, lambda name: Number(name, number))

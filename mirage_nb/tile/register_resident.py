@@ -131,9 +131,10 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
             fits = np.equal(own, 1) | np.equal(own, most)
             able, uneven = (able, uneven | ~fits) if place == 0 else (able & fits, uneven)
     found = Holding(tile, axes, False, 0)
-    for value in viewed:  # of vectors, whole ones
-        inner = _extent(shapes[value], -1)
-        able = able & (np.equal(inner, 1) | np.equal(inner, _deepest(extents(value))))
+    for value in viewed:  # of vectors, whole ones, and nothing that is broadcast before
+        inner, own = _extent(shapes[value], -1), extents(value)
+        able = able & (np.equal(inner, 1) | np.equal(inner, _deepest(own)))
+        able = able & np.equal(_product(own), _product(shapes[value]))
     for value in back:  # one element for each result of the reductions
         own = _product(extents(value))
         able = able & np.equal(_extent(shapes[value], -1), 1) & np.equal(own, _product(shapes[value]))

@@ -447,3 +447,13 @@ def test_elements_that_are_a_few_apart_are_loaded_with_what_lies_between(first: 
     source = emit(graph, H200, Options(warps=4)).source
     assert (f"run = load<{run}>" in source) if run else "run" not in source
     check(graph, Options(warps=4))
+
+
+def test_what_is_broadcast_before_it_is_reshaped_lies_as_no_view() -> None:
+    """An outer product, seen with a dimension more: neither of its operands has all of its elements."""
+    b = Block((tensor((4, 1)), tensor((1, 96)), tensor((96, 16))), (2,))
+    product = b.op(OpKind.MUL, b.read(0, (0,)), b.read(1, (None,)))
+    outer = b.op(OpKind.RESHAPE, product, attrs=ReshapeAttrs((2, 96, 1)))
+    weighted = b.op(OpKind.MUL, outer, b.read(2, (None,)))
+    b.save(b.op(OpKind.SUM, weighted, attrs=DimAttrs(1)), (0,))
+    check(one_kernel("X W U", b), Options(warps=4))

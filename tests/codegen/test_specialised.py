@@ -230,3 +230,30 @@ def test_variants_say_whether_warps_have_roles() -> None:
     """Where a kernel can be planned so, it is also tried without; elsewhere no option speaks of it."""
     assert {o.specialised for o in variants(linear(256, 256, 256, 64, 64), H200)} == {True, False}
     assert {o.specialised for o in variants(rmsnorm(), H200)} == {False}
+
+
+BOTH_WAYS = """mugraph 1
+input %0 X f16[64, 64]
+input %1 W f16[64, 64]
+input %2 B f16[64]
+%3 = Graph(%2, %0, %1) grid=[2] loop=1 {
+  %0 = InIter arg=0 imap=[*]                             : f16[64]
+  %1 = InIter arg=0 imap=[0]                             : f16[32]
+  %2 = InIter arg=1 imap=[*] fmap=1                      : f16[64, 64]
+  %3 = InIter arg=2 imap=[0] fmap=1                      : f16[32, 64]
+  %4 = Transpose(%3) perm=[1, 0]                         : f16[64, 32]
+  %5 = Matmul(%2, %4)                                    : f16[64, 32]
+  %6 = Accum(%5) kind=sum                                : f16[64, 32]
+  %7 = Accum(%0) kind=hold                               : f16[64]
+  %8 = Accum(%1) kind=hold                               : f16[32]
+  %9 = Reshape(%7) shape=[64, 1]                         : f16[64, 1]
+  %10 = EwAdd(%9, %6)                                    : f16[64, 32]
+  %11 = EwMul(%10, %8)                                   : f16[64, 32]
+  OutSaver(%11) omap=[1]
+}
+output %3 O
+"""
+
+
+def test_one_vector_is_read_along_rows_and_along_columns() -> None:
+    check(parse_graph(BOTH_WAYS), H200)
