@@ -25,6 +25,7 @@ from mirage_nb.tile.shared import (
     Lines,
     SharedLayout,
     Use,
+    between_rows,
     forms,
     panel_bytes,
     panel_elements,
@@ -91,6 +92,7 @@ def cost(demand: Demand, layout: SharedLayout) -> float:
     impossible."""
     shape, flat = demand.shape, len(demand.shape) < 2
     pitch = 1 if flat else max(layout.strides[-2:])
+    pitch = pitch if flat or layout.swizzle else between_rows(pitch, shape[-2])
     chunks = not flat and shape[-1] % 8 == 0 == shape[-2] % 8
     lines = Lines(pitch, not shape or layout.strides[-1] == 1, layout.swizzle, chunks, flat)
     return float(use_cost(demand.uses, demand.dtype.size, lines, layout.nbytes))

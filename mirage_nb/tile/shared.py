@@ -129,12 +129,17 @@ def cost(form: Form, shape: Shape, uses: Collection[Use], nbytes: Any) -> Any:
     impossible."""
     swizzle = np.where(form.panels, panel_bytes(shape.last, shape.size), 0)
     pitch = np.where(form.turned, shape.rows, shape.last) + form.pad
-    pitch = np.where(form.panels, swizzle // shape.size, pitch)
+    pitch = np.where(form.panels, swizzle // shape.size, between_rows(pitch, shape.rows))
     ordered = np.where(form.turned, np.equal(shape.rows + form.pad, 1), True)
     chunks = np.equal(np.mod(shape.rows, 8) + np.mod(shape.last, 8), 0) & (not shape.flat)
     lines = Lines(1 if shape.flat else pitch, ordered, swizzle, chunks, shape.flat)
     found = use_cost(uses, shape.size, lines, nbytes)
     return np.where(form.panels & np.equal(swizzle, 0), FORBIDDEN, found)
+
+
+def between_rows(pitch: Any, rows: Any) -> Any:
+    """Elements between the rows of a fragment, which are one and the same where a matrix has but one."""
+    return np.where(np.equal(rows, 1), 0, pitch)
 
 
 @dataclass(frozen=True, slots=True)

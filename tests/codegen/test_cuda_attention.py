@@ -45,6 +45,15 @@ def test_warp_private_attention(rows: int, warps: int, key_warps: int, bulk: boo
     check(graph, options, scale=3.0)
 
 
+@pytest.mark.parametrize("bulk", [False, True])
+def test_a_query_alone_is_copied_in_chunks_and_held(bulk: bool) -> None:
+    """As several are: not read element by element in every iteration."""
+    graph, options = split_safe_attention(rows=1, keys=512, splits=2, loop=2), Options(warps=4, stages=2, bulk=bulk)
+    source = emit(graph, H200, options).source
+    assert "cp_async<16>(t0 +" in source and "uint32_t held" in source and "row_side" not in source
+    check(graph, options, scale=3.0)
+
+
 @crossed({
     "bulk": [False, True],
     "rows": [32, 64, 40],

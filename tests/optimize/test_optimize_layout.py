@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import pytest
@@ -72,6 +73,15 @@ def test_factors_of_matmuls_are_free_of_bank_conflicts() -> None:
         (layout,) = lay_out([Demand(0, shape, DType.F16, (Use.COPY, Use.FACTOR))], []).values()
         rows = [byte_of(layout, row, 0) for row in range(8)]
         assert len({r // 16 % 8 for r in rows}) == 8
+
+
+@pytest.mark.parametrize("shape", [(1, 128), (4, 1, 64), (8, 1, 128)])
+def test_a_row_alone_has_the_strides_of_rows_and_needs_no_pad(shape: tuple[int, ...]) -> None:
+    """Whose strides are those of columns is copied, and read, element by element."""
+    demand = Demand(0, shape, DType.BF16, (Use.COPY, Use.FACTOR))
+    found = lay_out([demand], [])[0]
+    assert found.strides[-2:] == (*shape[-1:], 1)
+    assert found.elements == max(math.prod(shape), 64)
 
 
 def test_bulk_copies_ask_for_the_swizzle() -> None:
