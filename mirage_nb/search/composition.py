@@ -18,7 +18,7 @@ from functools import partial
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.windows import shares, views
 from mirage_nb.predefined import matches
-from mirage_nb.search import one_row, running, squares
+from mirage_nb.search import depths, one_row, running, squares
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.coalesced import coalesced, restored
@@ -200,11 +200,12 @@ FEW_ROWS = Words(
             partial(one_row.evened, most=FEW),
             _by_axes(partial(one_row.halved, most=FEW)),
         ),
+        Wording(partial(depths.uneven, most=FEW), partial(depths.evened, most=FEW), _by_axes(depths.halved)),
     ),
     replace(COMPOSED, products=PRODUCTS, rank=RANK),
-    as_is=partial(one_row.shared, most=FEW),
+    as_is=lambda program: bool(one_row.beside(program, FEW)),
 )
-"""Products of few rows that share these are one kernel with a loop, with what stands behind each."""
+"""Products of few rows that share these, or are added, are one kernel with a loop, with what stands behind each."""
 IN_PARTS = replace(COMPOSED, row=PART, column=LONGEST_COLUMN)
 COLUMNS = Words(
     (

@@ -163,6 +163,7 @@ class Dims:
         self._share_parts()
         if self.shared:
             self._share_columns()
+            self._share_depths()
 
     def layout(self, copy: Copy) -> Layout:
         """The atoms of every dimension of a copy."""
@@ -230,6 +231,22 @@ class Dims:
                         for candidate in self._columns(other):
                             if not folded & {axis, candidate}:
                                 share(axis, candidate)
+
+    def _share_depths(self) -> None:
+        """Axes that products fold become one, if they are as long, no tensor has both, and neither product is made of
+        the other: what a sum counts by is its own, and one loop goes over the sums of X @ W + H @ U."""
+        made_of: list[frozenset[int]] = []
+        products: dict[int, Dim] = {}
+        for number, copy in enumerate(self.copies):
+            before = frozenset[int]().union(*(made_of[read] for read in copy.reads))
+            op = self.op_of.get(copy.value)
+            if op is not None and op.kind is OpKind.MATMUL:
+                mine = self.symbols.atoms(self.copies[copy.reads[0]].layout[-1])
+                for other, its in products.items():
+                    if other not in before and len(its) == len(mine) == 1:
+                        self._share(*its, *mine)
+                products[number], before = mine, before | {number}
+            made_of.append(before)
 
     def _columns(self, copy: int) -> Dim:
         """The atoms of all dimensions of a copy."""

@@ -434,13 +434,15 @@ class _Partition:
         return bool(heap)
 
     def _alike(self) -> Iterator[tuple[int, int]]:
-        """Pairs of groups that take little more than their launch, and write tensors of one shape; none where they are
-        searched: what shares nothing is found alone."""
+        """Pairs of groups that take little more than their launch, or multiply where products have one loop, and write
+        tensors of one shape; none where they are searched: what shares nothing is found alone."""
         if self.grain.looped:
             return
         known: dict[tuple[int, ...], list[int]] = {}
         for number, members in self.groups.members.items():
-            if self.fixed.isdisjoint(members) and 0 < self._alone(number) < SMALL_STARTS * self.target.start_us:
+            multiplies = self.grain.products and any(is_heavy(self.graph, self.maker[v]) for v in members)
+            most = math.inf if multiplies else SMALL_STARTS * self.target.start_us
+            if self.fixed.isdisjoint(members) and 0 < self._alone(number) < most:
                 known.setdefault(self.graph.types[max(members)].shape, []).append(number)
         for numbers in known.values():
             yield from (pair for pair in itertools.pairwise(numbers) if not self.groups.apart(*pair))

@@ -235,6 +235,29 @@ def test_products_of_one_tensor_share_their_columns() -> None:
     assert [axis.extent for axis in prepare(square.done(2, 2)).axes] == [6, 6, 6]
 
 
+@pytest.mark.parametrize(
+    ("shapes", "chained", "depths"),
+    [
+        (((6, 5), (4, 6), (6, 5)), False, 1),
+        (((6, 5), (4, 7), (7, 5)), False, 2),
+        (((6, 6), (4, 5), (5, 6)), False, 2),
+        (((6, 5), (5, 6)), True, 2),
+    ],
+    ids=["as long", "not as long", "longer columns", "a chain"],
+)
+def test_products_that_are_added_share_their_depth(
+    shapes: tuple[tuple[int, int], ...], chained: bool, depths: int
+) -> None:
+    b = Builder.over(X=(4, 6), **dict(zip("WHU", shapes, strict=False)))
+    first = b.matmul(0, 1)
+    graph = b.done(b.matmul(first, 2) if chained else b.op(OpKind.ADD, first, b.matmul(2, 3)))
+    prepared = prepare(graph)
+    assert len({operator.axis for operator, _ in prepared.program if operator.kind is OpKind.MATMUL}) == depths
+    arrays = [np.random.default_rng(0).normal(size=i.type.shape) for i in graph.inputs]
+    for found, wanted in zip(over_axes(prepared, arrays), reference.evaluate(graph, arrays), strict=True):
+        np.testing.assert_allclose(found, wanted)
+
+
 def test_a_wide_product_shares_the_columns_of_a_narrow_one() -> None:
     """Queries of several heads for each head of keys: a block computes columns of both."""
     b = Builder.over(X=(4, 6), A=(6, 256), B=(6, 64), C=(6, 64), D=(6, 48))

@@ -119,7 +119,7 @@ def test_own_operators_are_the_program_and_verified_as_such() -> None:
         assert own.graph == program and own.verdict.kind is VerdictKind.PROVED and own.configuration == OWN_OPERATORS
         assert own.estimate_us == own_operators(program, H200).cost.us
         assert fused.verdict.accepted and fused.small is not None
-        assert [c.configuration for c in few] == [FEW_ROWS_FUSED] * (make is gated_mlp)  # whose products share X
+        assert [c.configuration for c in few] == [FEW_ROWS_FUSED] * (make is gated_mlp)  # whose products are side by side
         whole = [match.output for match in matches(program)] == [*program.outputs]
         assert (fused.estimate_us > own.estimate_us) == whole == (make is attention_safe)
 

@@ -64,10 +64,10 @@ def test_it_is_estimated_below_what_each_layer_takes() -> None:
     [
         "X: f16[8, 64]\nW: f16[32, 64]\nreturn X @ W.T",
         f"X: f16[{FEW + 1}, 64]\nW: f16[32, 64]\nV: f16[32, 64]\nreturn X @ W.T, X @ V.T",
-        "X: f16[8, 64]\nY: f16[8, 64]\nW: f16[32, 64]\nreturn X @ W.T, Y @ W.T",
+        "X: f16[8, 64]\nW: f16[64, 64]\nV: f16[32, 64]\nreturn (X @ W.T) @ V.T",
     ],
 )
-def test_where_no_rows_are_shared_there_is_nothing_to_say(text: str) -> None:
+def test_where_no_products_are_side_by_side_there_is_nothing_to_say(text: str) -> None:
     assert library_and_fused(parse(text).graph, H200, rows=GENERATED_PRODUCTS, said_as=FEW_ROWS) is None
 
 
