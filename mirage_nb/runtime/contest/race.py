@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import cupy
+import numpy as np
 import torch
 
 from mirage_nb.errors import LaunchError
@@ -34,6 +35,7 @@ from mirage_nb.runtime.execution.buffers import SMALLEST_SCALE
 from mirage_nb.runtime.execution.launch import SHOWN, Call, GpuExecutable, torch_errors, usable
 from mirage_nb.runtime.execution.torch_program import as_torch, torch_dtype
 from mirage_nb.runtime.gpu import CardLost, Gpu
+from mirage_nb.verify.reals.places import places
 from mirage_nb.verify.reals.ranges import ranges, within
 
 RACE_TOLERANCE = 2e-2
@@ -236,10 +238,14 @@ def _buffer_sets(program: KernelGraph, gpu: Gpu, scale: float) -> list[Buffers]:
 def _buffers(program: KernelGraph, scale: float, generator: torch.Generator) -> Buffers:
     """Random inputs, and outputs, of one call."""
 
-    wanted = ranges(program)
+    whole, wanted = places(program), ranges(program)
 
     def random(given: Input) -> torch.Tensor:
-        values = torch.randn(given.type.shape, device="cuda", generator=generator) * scale
+        if given.name in whole:  # what is looked up has to be there
+            rng = np.random.default_rng(int(torch.randint(2**31, (), device="cuda", generator=generator)))
+            values = torch.from_numpy(whole[given.name].drawn(rng, given.type.shape)).to("cuda")
+        else:
+            values = torch.randn(given.type.shape, device="cuda", generator=generator) * scale
         return within(values, wanted.get(given.name)).to(torch_dtype(torch, given.type.dtype))
 
     outputs = [torch.empty(t.shape, device="cuda", dtype=torch_dtype(torch, t.dtype)) for t in program.output_types]

@@ -19,9 +19,9 @@ from mirage_nb.ir import DType, Input, KernelGraph, TensorType
 from mirage_nb.ir.ops import EXACT, show_shape
 from mirage_nb.ir.sizes import resized, size_of
 from mirage_nb.runtime.picked import right_for
-from mirage_nb.verify.fields.indices import drawn_places, indices
 from mirage_nb.verify.reals.conditioning import ROUNDING
 from mirage_nb.verify.reals.float_gate import Reference
+from mirage_nb.verify.reals.places import places
 from mirage_nb.verify.reals.ranges import ranges, within
 
 Array = NDArray[Any]
@@ -211,10 +211,10 @@ def _moved(want: Array, deviation: Array) -> float:
 
 def draw(graph: KernelGraph, seed: int, scale: float) -> list[Array]:
     """One stored array per input: normal numbers of standard deviation `scale`, in the range that the program has
-    values for; of an index, places of its axis."""
-    rng, places, wanted = np.random.default_rng(seed), indices(graph), ranges(graph)
+    values for; of an index, places of its axis, and whole numbers of what is compared as these are."""
+    rng, whole, wanted = np.random.default_rng(seed), places(graph), ranges(graph)
     return [
-        encode(drawn_places(rng, i.type.shape, places[i.name]), i.type.dtype) if i.name in places
+        encode(within(whole[i.name].drawn(rng, i.type.shape), wanted.get(i.name)), i.type.dtype) if i.name in whole
         else repeated(encode(within(_normal(rng, i) * scale, wanted.get(i.name)), i.type.dtype), i)
         for i in graph.inputs
     ]  # fmt: skip

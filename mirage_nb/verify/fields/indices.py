@@ -1,14 +1,11 @@
 """Inputs that are indices: they are read only to be compared with the places of an axis.
 
 In: a tensor program. Out: for each such input the extent of the axis. Invariant: whatever else reads an input, it is
-no index, and is drawn like any other real numbers; an index is drawn from the places, for what lies beside them tells
-nothing of a kernel, and so are lengths and bounds, which hide what lies before or behind them.
+no index; an index is drawn from the places (`reals.places`), for what lies beside them tells nothing of a kernel, and
+so are lengths and bounds, which hide what lies before or behind them.
 """
 
 from __future__ import annotations
-
-import numpy as np
-from numpy.typing import NDArray
 
 from mirage_nb.ir import COMPARISONS, OPS, ApplyAttrs, KernelGraph, OpKind, Trait
 from mirage_nb.ir.ops import ArangeAttrs, Attrs
@@ -46,7 +43,7 @@ def indices(program: KernelGraph) -> dict[str, int]:
                 found[held[0]] = min(extent, found.get(held[0], extent))
             elif not constants & {*op.inputs}:  # as of a class that is left out, or of padding
                 other.update(held)
-        elif not _compares(op.attrs):
+        elif not compares(op.attrs):
             other.update(held)
     returned = {sources[v] for v in program.outputs if v in sources}
     return {name: extent for name, extent in found.items() if name not in other | returned}
@@ -61,7 +58,7 @@ def compared(program: KernelGraph) -> frozenset[str]:
         held = {sources[v] for v in op.inputs if v in sources}
         if held and (Trait.VIEW in OPS[op.kind].traits or op.kind is OpKind.CAST) and len(op.inputs) == 1:
             sources[value] = min(held)
-        elif value in differences or op.kind in COMPARISONS or _compares(op.attrs):
+        elif value in differences or op.kind in COMPARISONS or compares(op.attrs):
             found |= held
         else:
             other |= held
@@ -73,17 +70,10 @@ def _compared(program: KernelGraph) -> set[int]:
     read: dict[int, bool] = {}
     for op in program.ops:
         for v in op.inputs:
-            read[v] = read.get(v, True) and _compares(op.attrs)
+            read[v] = read.get(v, True) and compares(op.attrs)
     return {v for v, only in read.items() if only} - set(program.outputs)
 
 
-def _compares(attrs: Attrs | None) -> bool:
+def compares(attrs: Attrs | None) -> bool:
     """Whether a function knows of its argument only on which side of zero it is."""
     return isinstance(attrs, ApplyAttrs) and "x" not in attrs.formula.replace("step(x)", "").replace("step(-x)", "")
-
-
-def drawn_places(rng: np.random.Generator, shape: tuple[int, ...], extent: int) -> NDArray[np.float32]:
-    """Places of an axis, the last one among them."""
-    places = rng.integers(0, extent, shape)
-    places.flat[rng.integers(places.size)] = extent - 1
-    return places.astype(np.float32)

@@ -2,7 +2,8 @@
 
 In: a program, the name of a way, a seed. Out: arrays of numbers that the inputs' types hold, by input name. Inputs that
 are added to what a maximum or an exponential is taken of are masks, as people write them: minus infinity, or a large
-finite number, on whole tiles, on whole rows and in a triangle. Indices are places of their axis in all of them.
+finite number, on whole tiles, on whole rows and in a triangle. Indices are places of their axis in all of them, and
+what is compared as these are is whole numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from mirage_nb.ir import OPS, ConstAttrs, Input, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.ops import Shape
-from mirage_nb.verify.fields.indices import drawn_places, indices
+from mirage_nb.verify.reals.places import places
 from mirage_nb.verify.reals.ranges import Range, ranges, within
 from mirage_nb.verify.reals.rounding import SMALLEST, rounded
 
@@ -185,10 +186,10 @@ def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
     """The inputs of this name."""
     rng = np.random.default_rng([seed, *name.encode()])
     ways = DRAWS.get(name, DRAWS["normal"])
-    places, wanted = indices(program), ranges(program)
+    whole, wanted = places(program), ranges(program)
     inputs = {
-        i.name: drawn_places(rng, i.type.shape, places[i.name]) if i.name in places
-        else _filled(ways[number % len(ways)], rng, i, wanted.get(i.name))
+        i.name: rounded(within(whole[i.name].drawn(rng, i.type.shape), wanted.get(i.name)), i.type.dtype)
+        if i.name in whole else _filled(ways[number % len(ways)], rng, i, wanted.get(i.name))
         for number, i in enumerate(program.inputs)
     }  # fmt: skip
     if name in MASKS:

@@ -1,0 +1,76 @@
+"""Inputs that only decide are drawn as whole numbers, so that masks of equal numbers hide and show something."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.ir import KernelGraph
+from mirage_nb.lang import parse
+from mirage_nb.runtime.execution.buffers import decode, draw, draw_sample
+from mirage_nb.verify.reals.float_gate import compare
+from mirage_nb.verify.reals.hard_inputs import DRAWS, hard_inputs
+from mirage_nb.verify.reals.places import FEW, MOST, Places, places
+
+AROUND = Places(FEW, -FEW, runs=True)
+HEAD = "X: f32[8, 12]\nD: i32[8]\nE: i32[12]\nT: f32[8, 1]\n"
+
+
+def graph(returned: str) -> KernelGraph:
+    return parse(f"{HEAD}return {returned}").graph
+
+
+@pytest.mark.parametrize(("returned", "found"), [
+    ("where(D[:, None] == E, X, 0)", {"D": AROUND, "E": AROUND}),
+    ("where(D[:, None] == D, 1, 0) @ X", {"D": AROUND}),
+    ("where((D[:, None] == E) & (arange(8)[:, None] >= arange(12)), X, 0)", {"D": AROUND, "E": AROUND}),
+    ("where(D[:, None] == 3, X, 0)", {"D": Places(FEW, -FEW, (2, 3, 4), True)}),
+    ("where(T > 0.5, X, 0)", {"T": Places(FEW, -FEW, (0, 1), True)}),
+    ("where(D[:, None] % 2 == 0, X, 0)", {"D": Places(FEW, -FEW, (0, 1, 2, 3), True)}),
+    ("where(D[:, None] // 4 == arange(12) // 4, X, 0)", {"D": Places(13, 0, (0, 1), True)}),
+    ("where(D[:, None] - E < 2, X, 0)", dict.fromkeys("DE", Places(FEW, -FEW, (1, 2, 3), True))),
+    ("sum(where(arange(12) == D[:, None], X, 0), axis=1)", {"D": Places(12)}),
+    ("F.nll_loss(X, D, ignore_index=-100)", {"D": Places(12, also=(-100,))}),
+    ("where(arange(12) < T, X, 0)", {"T": Places(13)}),
+    ("where(X > T, X, 0)", {}),
+    ("where(X > 0, X, 0)", {}),
+    ("where(D[:, None] == E, X, 0) * D[:, None]", {}),
+    ("where(D[:, None] > E, X, 0) * (T > X)", {"D": AROUND, "E": AROUND}),
+    ("where(sum(where(D[:, None] == E, X, 0), axis=1, keepdims=True) > T, X, 0)", {"D": AROUND, "E": AROUND}),
+])  # fmt: skip
+def test_what_only_decides_is_drawn_as_what_it_meets(returned: str, found: dict[str, Places]) -> None:
+    assert places(graph(returned)) == found
+
+
+def test_what_is_drawn() -> None:
+    drawn = [Places(13, 0, (-100,), runs=True).drawn(np.random.default_rng(seed), (8, 40)) for seed in range(16)]
+    assert all({*np.unique(a)} <= {*range(13), -100} and a.max() == 12 and a.min() == -100 for a in drawn)
+    assert 0 < sum(bool((np.diff(a.ravel()) >= 0).all()) for a in drawn) < 16
+    large = AROUND.drawn(np.random.default_rng(1), (3, 2**21))
+    assert large.shape == (3, 2**21) and np.array_equal(large.ravel()[MOST:], large.ravel()[: large.size - MOST])
+
+
+@pytest.mark.parametrize(("right", "wrong"), [
+    ("where(D[:, None] == D, 1, 0) @ X", "X + 0 * D[:, None]"),
+    ("where(D[:, None] == 3, X, 0)", "0 * X"),
+    ("where(D[:, None] % 3 == 1, X, 0)", "0 * X"),
+    ("softmax(where(D[:, None] == E, X, -inf))", "softmax(X)"),
+    ("where(D[:, None] >= E, X, 0)", "where(D[:, None] > E, X, 0)"),
+])  # fmt: skip
+def test_a_kernel_that_has_its_mask_wrong_is_wrong(right: str, wrong: str) -> None:
+    """Of normal numbers no two are equal, and these were right; or no row had a value, and anything was."""
+    program, other = graph(right), graph(wrong)
+    sample = draw_sample(program, 0)
+    names = {i.name: decode(a, i.type.dtype) for i, a in zip(program.inputs, sample.inputs, strict=True)}
+    for found, ok in ((program, True), (other, False)):
+        assert compare(evaluate(found, [names[i.name] for i in found.inputs]), sample.reference).ok is ok
+
+
+def test_they_are_whole_in_hard_inputs_too() -> None:
+    program = graph("where(D[:, None] == E, X, 0) + where(log(T) < 0.5, X, 0)")
+    for name in DRAWS:
+        found = hard_inputs(program, name, 0)
+        assert all(np.array_equal(found[n], np.round(found[n])) for n in "DE") and (found["T"] >= 0).all()
+    x, d, e, t = (a for a in draw(program, 0, 1.0))
+    assert (d[:, None] == e).any() and (d[:, None] != e).any() and (t >= 0).all() and not np.array_equal(x, np.round(x))
