@@ -320,6 +320,11 @@ class Session(ByRange):
         candidates = self.snapshot().candidates
         return tuple(replace(held[c.digest], candidate=c) for c in candidates if c.digest in held)
 
+    @property
+    def ways(self) -> tuple[Winner, ...]:
+        """Ways to emit winners that are close to the best and were tried on hard inputs, too, the fastest first."""
+        return self._passes.ways.met
+
     def source_of(self, candidate: Candidate | Winner | str) -> str:
         """The CUDA source of a candidate, executed or not, given itself, its winner or the start of its digest.
 
@@ -467,15 +472,9 @@ def resume(name: str, *, store: Store | str | Path | bool | None = None, executo
 
 
 def _session(
-    program: TensorProgram,
-    header: Header,
-    target: Target,
-    gpu: Gpu | None,
-    executor: Executor | None,
-    checkpoint: StoreCheckpoint | None,
-    fresh: bool,
-    smaller: Session | None = None,
-) -> Session:
+    program: TensorProgram, header: Header, target: Target, gpu: Gpu | None, executor: Executor | None,
+    checkpoint: StoreCheckpoint | None, fresh: bool, smaller: Session | None = None,
+) -> Session:  # fmt: skip
     search = SearchSession(
         program.graph, target,
         effort=header.bounds.effort, budget=header.bounds.budget, switches=header.bounds.switches,

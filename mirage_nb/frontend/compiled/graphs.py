@@ -31,6 +31,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mirage_nb.frontend.compiled.bodies import drop_numbers, own_bodies
 from mirage_nb.frontend.compiled.comparing import lying_anyhow
 from mirage_nb.frontend.compiled.compiling import compiling
+from mirage_nb.frontend.compiled.fitting import Fitting
 from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, Settled, target_of
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Regions, find_regions
@@ -103,7 +104,18 @@ class Compiler:
             return chosen(every, target)
 
         kernels = [kernel for _, kernel in held]
-        return Swapping(gm, kernels, settled, report, partial(self.again, examples, more), plain, self.options.wait)
+        again = partial(self.again, examples, more)
+        return Swapping(gm, kernels, settled, report, again, plain, self.options.wait, self._fit)
+
+    def _fit(self, fitting: Fitting, run: Call, arguments: Sequence[Any]) -> None:
+        """Choose the ways of kernels in compiled code by its time, at once or later, as one waits for kernels or not;
+        not in code that keeps CUDA graphs of its own, nor without a GPU."""
+        on_gpu = any(isinstance(a, torch.Tensor) and a.is_cuda for a in arguments)
+        if not on_gpu or self.options.patches.get("triton.cudagraphs"):
+            return
+        with contextlib.suppress(torch.OutOfMemoryError):
+            work = partial(fitting.run, run, fitting.copied(arguments))
+            self.kernels.later(work) if not self.options.wait else work()
 
     def again(
         self, examples: list[Any], more: dict[str, Any], gm: torch.fx.GraphModule, *, changed: bool = False
@@ -182,6 +194,7 @@ class Swapping:
         again: compiles a graph, one that is `changed` or as it was.
         plain: the compiled graph as it was; None: it is compiled when it is known what takes the place of regions.
         wait: whether the first call waits until that is known.
+        fit: has the ways of kernels in compiled code chosen, for arguments like these.
     """
 
     def __init__(
@@ -193,6 +206,7 @@ class Swapping:
         again: Build,
         plain: Call | None,
         wait: bool,
+        fit: Callable[[Fitting, Call, Sequence[Any]], None],
     ) -> None:
         self._boxed_call = True  # takes its arguments in one list; PyTorch looks for it in the object itself
         self._original: torch.fx.GraphModule | None = original
@@ -202,6 +216,8 @@ class Swapping:
         self._again = again
         self._run = plain
         self._wait = wait
+        self._fit = fit
+        self._fitting: Fitting | None = None
         self._turn = Guard()
         self._named: tuple[int, ...] = ()
 
@@ -212,6 +228,9 @@ class Swapping:
         assert self._run is not None
         for number in self._named:
             arguments[number] = arguments[number].as_subclass(torch.Tensor)
+        if self._fitting is not None:
+            fitting, self._fitting = self._fitting, None
+            self._fit(fitting, self._run, arguments)
         return self._run(arguments)
 
     def _look(self) -> None:
@@ -237,7 +256,9 @@ class Swapping:
         if taken:
             try:
                 replace(original, taken)
+                fitting = Fitting.of(original.graph, [kernel for _, kernel in taken])
                 self._run = self._again(original, changed=True)
+                self._fitting = fitting
             except Exception as error:  # noqa: BLE001  # the code that is there goes on
                 self.report.trouble = _first_line(error)
                 settled = [one._replace(taken=False) for one in settled]

@@ -13,7 +13,7 @@ import functools
 import hashlib
 import math
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -31,6 +31,7 @@ from mirage_nb.ir.sizes import named
 from mirage_nb.lang import TensorProgram
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.runtime.contest.later import Job, Later
+from mirage_nb.runtime.execution.execute import Executable
 from mirage_nb.runtime.gpu import TURN, attached_gpu
 from mirage_nb.search import prepare
 from mirage_nb.search.sizes.coarse import two_pay
@@ -45,21 +46,32 @@ MARGIN = 0.97
 FAR = 1.5
 """By so much estimates are never off: of 37 sessions for layers of models the best kernel took 0.87 to 1.39 times what
 the least of its estimates said, and 1.6 to 1.8 times where three others searched on the same host."""
+OTHERS = 10
+"""So many ways that are about as fast are kept, one of which may be the fastest in a model."""
 FUSED = 2
 """A region's own kernel is this many at most; what is put together of more may do with less as a whole."""
+
+
+class Way(NamedTuple):
+    """What runs a program, and what does where a kernel of ours runs before in the same graph, if that is something
+    else."""
+
+    run: Run
+    behind: Run | None = None
 
 
 @dataclass(frozen=True)
 class Found:
     """What a search found for a program: what runs it, and how long it takes beside PyTorch's code for the region
-    (microseconds; None: not measured, as without a GPU). `behind`: what runs it where a kernel of ours runs before in
-    the same graph, if that is something else."""
+    (microseconds; None: not measured, as without a GPU). `behind`: as of a `Way`; `others`: ways that are about as
+    fast."""
 
     run: Run
     us: float | None = None
     before_us: float | None = None
     session: Session | None = None
     behind: Run | None = None
+    others: tuple[Way, ...] = ()
 
     @property
     def saves(self) -> float:
@@ -105,9 +117,10 @@ class Searched:
             store=options.store,
         )
         session.wait()
-        executable, settled = session.best.executable, [n for n, i in enumerate(graph.inputs) if i.settled]
-        behind = laid_out(executable.trusting, executable, settled) if settled else None
-        return Found(laid_out(executable), session=session, behind=behind)
+        best = session.best
+        run, behind = way_of(best.executable, graph)
+        others = [way_of(way.executable, graph) for way in session.ways if way.label != best.label]
+        return Found(run, session=session, behind=behind, others=tuple(others[:OTHERS]))
 
 
 def effort_for(graph: KernelGraph, target: Target) -> str:
@@ -123,6 +136,12 @@ def target_of(options: Options) -> Target:
     gpu = attached_gpu()
     attached = gpu.target() if gpu is not None else None
     return attached if attached is not None else find_target(DEFAULT_TARGET)
+
+
+def way_of(executable: Executable, graph: KernelGraph) -> Way:
+    """An executable of a program as what runs it on tensors of PyTorch."""
+    settled = [n for n, i in enumerate(graph.inputs) if i.settled]
+    return Way(laid_out(executable), laid_out(executable.trusting, executable, settled) if settled else None)
 
 
 def laid_out(run: Run, otherwise: Run | None = None, settled: Collection[int] = ()) -> Run:
@@ -145,9 +164,9 @@ def laid_out(run: Run, otherwise: Run | None = None, settled: Collection[int] = 
 @dataclass
 class Kernel:
     """What became of a program. `operator`: of PyTorch, an overload, once there is one; `behind`: the one for where
-    another kernel of ours runs before in the same graph; `parts`: the kernels of smaller regions, where these were
-    looked at, too; `again`: a second search; `failed`: why PyTorch's operators run instead, since what was found did
-    not at a call."""
+    another kernel of ours runs before in the same graph; `way`: what they run; `parts`: the kernels of smaller regions,
+    where these were looked at, too; `again`: a second search; `failed`: why PyTorch's operators run instead, since what
+    was found did not at a call."""
 
     digest: str
     graph: KernelGraph
@@ -156,18 +175,19 @@ class Kernel:
     found: Found | None = None
     operator: Any = None
     behind: Any = None
+    way: Way | None = None
     parts: tuple[Kernel, ...] = ()
     failed: str = ""
 
-    def register(self, name: str, run: Run) -> Any:
-        """An operator that runs this; from a call on at which it fails, PyTorch's operators one by one. What finds no
-        memory may find some at the next call."""
+    def register(self, name: str, which: int) -> Any:
+        """An operator that runs this part of its way; from a call on at which it fails, PyTorch's operators one by one.
+        What finds no memory may find some at the next call."""
         instead = functools.cache(lambda: by_pytorch(self.graph))
 
         def call(*tensors: torch.Tensor) -> Any:
             if not self.failed:
                 try:
-                    return run(*tensors)
+                    return self.way[which](*tensors)  # type: ignore[index,misc]  # there is one once it is registered
                 except torch.OutOfMemoryError:
                     raise
                 except Exception as error:  # noqa: BLE001  # whatever it is, the model goes on
@@ -279,6 +299,10 @@ class Kernels:
             for part in parts_of(region, target_of(options))[0]:
                 yield from self.settled(part, options, extent)
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Do this when nobody is searched for any more."""
+        self._later.put(Job(work), -1.0)
+
     def _work(self, kernel: Kernel, asked: _Asked) -> None:
         if time.monotonic() > asked.until:
             raise LaunchError(NO_TIME)
@@ -319,10 +343,19 @@ class Kernels:
         with TURN if on_gpu else contextlib.nullcontext():
             for run in ways:
                 compare(_fresh(run, kernel.graph), asked.reference, asked.inputs)
+            found = replace(found, others=tuple(way for way in found.others if self._agrees(way, kernel, asked)))
         if on_gpu:
             us, before = beside_pytorch(ways[-1], asked.reference.graph, asked.inputs, asked.options.code)
             found = replace(found, us=us, before_us=before)
         return found
+
+    def _agrees(self, way: Way, kernel: Kernel, asked: _Asked) -> bool:
+        """Whether another way computes what PyTorch does, too."""
+        try:
+            compare(_fresh(asked.run.around(way.behind or way.run), kernel.graph), asked.reference, asked.inputs)
+        except MirageError:
+            return False
+        return True
 
     def _take(self, kernel: Kernel, asked: _Asked) -> None:
         """Make operators of what was found. Raises LaunchError where PyTorch's code is as fast."""
@@ -330,9 +363,10 @@ class Kernels:
         assert found is not None, "there is something to take"
         if found.us is not None and found.before_us is not None and found.us > MARGIN * found.before_us:
             raise LaunchError(f"PyTorch is as fast: {found.before_us:.1f} us, the best kernel {found.us:.1f} us")
-        kernel.operator = kernel.behind = kernel.register(asked.name, found.run)
+        kernel.way = Way(found.run, found.behind)
+        kernel.operator = kernel.behind = kernel.register(asked.name, 0)
         if found.behind is not None:
-            kernel.behind = kernel.register(f"{asked.name}_behind", found.behind)
+            kernel.behind = kernel.register(f"{asked.name}_behind", 1)
 
     def _parts(self, kernel: Kernel, asked: _Asked) -> tuple[Kernel, ...]:
         """The kernels of a region's parts, searched for from now on, where these are estimated to take less than

@@ -150,8 +150,31 @@ class OnCard:
                 self._try(1)
             except LaunchError as error:
                 self._search.tell(f"not timed: {error}")
+        self._meet_ways()
         confirmation.learn(self._passes.ranked[:CONFIRMED])
         self._remember()
+
+    def _meet_ways(self) -> None:
+        """Try ways that are close to the best on hard inputs, too, as far as there is time: in a model another one may
+        be the fastest, as what is bound by weights may read them before the kernel in front has ended, or not."""
+        ended = until(self.left, VERIFY_SHARE, TRIED_SECONDS)
+        close = self._passes.ways.of_both_kinds({w.candidate.digest: w for w in self._passes.ranked})[:TRIED]
+        right = [way for way in close if way.label in self._passes.tried]
+        for way in (w for w in close if w not in right and self._search.program.is_weight_bound):
+            if self._passes.gate is None or time.monotonic() > ended or not self._search.proceed():
+                break
+            self._passes.stage = "hard inputs"
+            try:
+                with self._passes.turn(self._gpu):
+                    self._passes.gated(way)
+                right.append(way)
+            except Stopped:
+                raise
+            except Exception as error:  # noqa: BLE001  # as with the winners, but that nothing is withdrawn
+                self._search.tell(f"{way.candidate.digest[:8]}: one way to emit it is left out: {told(error)}")
+                if isinstance(error, CardLost):
+                    break
+        self._passes.ways.met = tuple(right)
 
     def _race(self, shown: Mapping[str, Winner]) -> None:
         """Time the fastest of these winners once more, by digest, in all ways that are close: the least of many short

@@ -25,9 +25,10 @@ timings of kernels of 2.2 us a third said 1.55 to 1.75, on an H200; of 40 others
 
 
 class Ways:
-    """By their labels. May be used from any thread."""
+    """By their labels. May be used from any thread. `met`: those close to the best that were tried on hard inputs."""
 
     def __init__(self) -> None:
+        self.met = tuple[Winner, ...]()
         self._guard = threading.Lock()
         self._held: dict[str, Winner] = {}
 
@@ -50,6 +51,14 @@ class Ways:
             self._held.pop(winner.label, None)
             left = [way for way in self._held.values() if _is_own(way)] if _is_own(winner) else []
         return min(left, key=lambda way: way.candidate.rank, default=None)
+
+    def of_both_kinds(self, winners: Mapping[str, Winner]) -> list[Winner]:
+        """Of every winner that is close to the best, by its digest, the fastest way that starts early and the fastest
+        that does not: which of them is faster depends on what runs before and behind. The fastest first."""
+        found: dict[tuple[str, bool], Winner] = {}
+        for way in self.near(winners, CLOSE):
+            found.setdefault((way.candidate.digest, way.emitted.options.chained), way)
+        return [*found.values()]
 
     def near(self, winners: Mapping[str, Winner], factor: float) -> list[Winner]:
         """The winners within this factor of the best, by their digests, and other ways to emit them that are close to
