@@ -139,6 +139,26 @@ def test_a_mask_of_minus_infinity_is_no_overflow() -> None:
     assert sample.safe and sample.scale < 1.0 and sample.reference.asked == 16 * 16
 
 
+@pytest.mark.parametrize(
+    "returned",
+    [
+        "log(X - 5)",
+        "log(-X - 5)",
+        "sqrt(1 - sum(X * X, 1))",
+        "log(mean(X * X, 1) - 900)",
+        "X + 1, sqrt(X - 4)",
+        "X * 2",
+    ],
+)
+def test_inputs_lie_where_a_program_has_values(returned: str) -> None:
+    """Where normal numbers gave none, nothing was compared, and any kernel was right."""
+    sample = draw_sample(parse(f"X: f32[8, 8]\nreturn {returned}").graph, 0)
+    assert sample.safe and sample.reference.answered == len(sample.reference.outputs)
+    others = [np.zeros_like(want) + 7 for want in sample.reference.outputs]
+    assert not compare(others, sample.reference).ok
+    assert (abs(decode(sample.inputs[0], DType.F32).mean()) < 1) == (returned in ("X * 2", "sqrt(1 - sum(X * X, 1))"))
+
+
 def test_numbers_beyond_a_type_are_infinite_and_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -36,6 +36,8 @@ BLOCK = 2**22 - 3
 """At most so many numbers are drawn for an input, and then again and again: a prime, so that no two rows are alike."""
 SMALLEST_SCALE = 2.0**-5
 """Programs that overflow even with inputs this small overflow by themselves."""
+ELSEWHERE = ((0.0, 0.125), (8.0, 1.0), (-8.0, 1.0), (64.0, 4.0), (-64.0, 4.0))
+"""Where inputs lie, and how far they spread, of a program that has no value where they are normal numbers."""
 HEADROOM = 0.5
 """Values of a check stay below this share of the largest number of their type."""
 TELLING = 64.0
@@ -174,12 +176,19 @@ def draw_sample(graph: KernelGraph, seed: int) -> Sample:
     """Normally distributed inputs with the program's outputs.
 
     The scale starts at 1 and is halved while some value on the way comes near the end of its type's range, or the
-    program's own rounding moves what it computes by much, as long as that helps.
+    program's own rounding moves what it computes by much, as long as that helps. Where an output has no value, inputs
+    lie elsewhere.
     """
-    first, least = _attempt(graph, seed, 1.0)
+    first, least, center = (*_attempt(graph, seed, 1.0), 0.0)
+    for middle, spread in ELSEWHERE:
+        if first.reference.answered == len(graph.outputs):
+            break
+        sample, excess = _attempt(graph, seed, spread, middle)
+        if sample.reference.answered > first.reference.answered:
+            first, least, center = sample, excess, middle
     best = first
     while max(least) > 1 and best.scale > SMALLEST_SCALE:
-        sample, excess = _attempt(graph, seed, best.scale / 2)
+        sample, excess = _attempt(graph, seed, best.scale / 2, center)
         if not excess < least:
             break
         best, least = sample, excess
@@ -192,10 +201,10 @@ def draw_sample(graph: KernelGraph, seed: int) -> Sample:
     return replace(found, others=tuple(others))
 
 
-def _attempt(graph: KernelGraph, seed: int, scale: float) -> tuple[Sample, tuple[float, float]]:
-    """A sample of this scale; by how much its largest value exceeds what its type may hold, and by how much its
-    outputs are moved beyond what tells of a kernel. Neither counts below 1."""
-    stored = tuple(draw(graph, seed, scale))
+def _attempt(graph: KernelGraph, seed: int, scale: float, center: float = 0.0) -> tuple[Sample, tuple[float, float]]:
+    """A sample of this scale around a number; by how much its largest value exceeds what its type may hold, and by how
+    much its outputs are moved beyond what tells of a kernel. Neither counts below 1."""
+    stored = tuple(draw(graph, seed, scale, center))
     right = right_for(graph, stored, decode)
     rows = zip(right.outputs, right.deviations, right.dtypes, strict=True)
     moved = max((_moved(want, deviation) / (TELLING * ROUNDING[dtype]) for want, deviation, dtype in rows), default=0.0)
@@ -209,13 +218,13 @@ def _moved(want: Array, deviation: Array) -> float:
     return float(np.linalg.norm(deviation[asked])) / size if size else 0.0
 
 
-def draw(graph: KernelGraph, seed: int, scale: float) -> list[Array]:
-    """One stored array per input: normal numbers of standard deviation `scale`, in the range that the program has
-    values for; of an index, places of its axis, and whole numbers of what is compared as these are."""
+def draw(graph: KernelGraph, seed: int, scale: float, center: float = 0.0) -> list[Array]:
+    """One stored array per input: normal numbers of standard deviation `scale` around one, in the range that the
+    program has values for; of an index, places of its axis, and whole numbers of what is compared as these are."""
     rng, whole, wanted = np.random.default_rng(seed), places(graph), ranges(graph)
     return [
         encode(within(whole[i.name].drawn(rng, i.type.shape), wanted.get(i.name)), i.type.dtype) if i.name in whole
-        else repeated(encode(within(_normal(rng, i) * scale, wanted.get(i.name)), i.type.dtype), i)
+        else repeated(encode(within(_normal(rng, i) * scale + center, wanted.get(i.name)), i.type.dtype), i)
         for i in graph.inputs
     ]  # fmt: skip
 

@@ -121,6 +121,11 @@ class Reference:
         """Number of output elements that count."""
         return sum(int((~np.isnan(deviation)).sum()) for deviation in self.deviations)
 
+    @property
+    def answered(self) -> int:
+        """Number of outputs of which some element counts."""
+        return sum(not np.isnan(deviation).all() for deviation in self.deviations)
+
 
 @dataclass(frozen=True, slots=True)
 class HardSample:
