@@ -124,6 +124,10 @@ class ProductBlock:
         return None if self.dtype is DType.F64 and computed else min(majors)
 
 
+NUMBER = ("",)
+"""The axes of what has no dimensions, which says nothing against it."""
+
+
 def distinct(
     operands: Collection[Operand], others: Iterable[InIterAttrs], tensor: Callable[[InIterAttrs], Hashable]
 ) -> bool:
@@ -330,13 +334,13 @@ def reshaped(axes: tuple[str, ...], shape: tuple[int, ...], source: tuple[int, .
     """The axes of what is reshaped, where nothing but dimensions of extent 1 come and go; else None."""
     if [e for e in shape if e > 1] != [e for e in source if e > 1]:
         return None
-    long = iter([axis for axis, extent in zip(axes, shape, strict=True) if extent > 1])
-    return tuple(next(long) if extent > 1 else "" for extent in source)
+    long = iter([axis for axis, extent in zip(axes, shape, strict=axes != NUMBER) if extent > 1])
+    return tuple(next(long) if extent > 1 else "" for extent in source) or NUMBER
 
 
 def broadcast_axes(axes: tuple[str, ...], shape: tuple[int, ...]) -> tuple[str, ...]:
     """The axes of an operand of `shape` that is broadcast to a result with these axes."""
     if not shape:
-        return ("",)  # a number has no axes, which says nothing against it
+        return NUMBER
     tail = axes[len(axes) - len(shape) :]
     return tuple(axis if extent > 1 else "" for axis, extent in zip(tail, shape, strict=True))

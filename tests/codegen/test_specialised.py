@@ -232,28 +232,30 @@ def test_variants_say_whether_warps_have_roles() -> None:
     assert {o.specialised for o in variants(rmsnorm(), H200)} == {False}
 
 
-BOTH_WAYS = """mugraph 1
-input %0 X f16[64, 64]
-input %1 W f16[64, 64]
-input %2 B f16[64]
-%3 = Graph(%2, %0, %1) grid=[2] loop=1 {
-  %0 = InIter arg=0 imap=[*]                             : f16[64]
-  %1 = InIter arg=0 imap=[0]                             : f16[32]
-  %2 = InIter arg=1 imap=[*] fmap=1                      : f16[64, 64]
-  %3 = InIter arg=2 imap=[0] fmap=1                      : f16[32, 64]
-  %4 = Transpose(%3) perm=[1, 0]                         : f16[64, 32]
-  %5 = Matmul(%2, %4)                                    : f16[64, 32]
-  %6 = Accum(%5) kind=sum                                : f16[64, 32]
-  %7 = Accum(%0) kind=hold                               : f16[64]
-  %8 = Accum(%1) kind=hold                               : f16[32]
-  %9 = Reshape(%7) shape=[64, 1]                         : f16[64, 1]
-  %10 = EwAdd(%9, %6)                                    : f16[64, 32]
-  %11 = EwMul(%10, %8)                                   : f16[64, 32]
-  OutSaver(%11) omap=[1]
-}
-output %3 O
-"""
+def beside(tensor: str, *lines: str) -> KernelGraph:
+    """X @ W.T, %6 of a kernel, and what these lines make of it and of B, a tensor of this shape."""
+    product = (
+        "%2 = InIter arg=1 imap=[*] fmap=1", "%3 = InIter arg=2 imap=[0] fmap=1", "%4 = Transpose(%3) perm=[1, 0]",
+        "%5 = Matmul(%2, %4)", "%6 = Accum(%5) kind=sum",
+    )  # fmt: skip
+    reads, rest = lines[:2], lines[2:]
+    inside = "\n".join((*reads, *product, *rest, f"OutSaver(%{6 + len(rest)}) omap=[1]"))
+    heads = f"mugraph 1\ninput %0 X f16[64, 64]\ninput %1 W f16[64, 64]\ninput %2 B {tensor}\n"
+    return parse_graph(f"{heads}%3 = Graph(%2, %0, %1) grid=[2] loop=1 {{\n{inside}\n}}\noutput %3 O\n")
 
 
 def test_one_vector_is_read_along_rows_and_along_columns() -> None:
-    check(parse_graph(BOTH_WAYS), H200)
+    graph = beside(
+        "f16[64]", "%0 = InIter arg=0 imap=[*]", "%1 = InIter arg=0 imap=[0]", "%7 = Accum(%0) kind=hold",
+        "%8 = Accum(%1) kind=hold", "%9 = Reshape(%7) shape=[64, 1]", "%10 = EwAdd(%9, %6)", "%11 = EwMul(%10, %8)",
+    )  # fmt: skip
+    check(graph, H200)
+
+
+def test_a_number_beside_a_product_is_read_however_it_is_shaped() -> None:
+    """As the length of all rows is: it has no dimensions, and the product has two."""
+    graph = beside(
+        "f16[1, 1]", "%0 = InIter arg=0 imap=[*]", "%1 = InIter arg=0 imap=[*]", "%7 = Accum(%0) kind=hold",
+        "%8 = Accum(%1) kind=hold", "%9 = Reshape(%7) shape=[]", "%10 = EwAdd(%9, %6)", "%11 = EwMul(%10, %8)",
+    )  # fmt: skip
+    check(graph, H200)
