@@ -39,12 +39,12 @@ OWN_OPERATORS = "the program's own operators"
 LIBRARY_AND_FUSED = "library products, the rest fused"
 LIBRARY_KERNELS = "library kernels, the rest fused"
 ROWS_FUSED = "products of one row fused"
-FEW_ROWS_FUSED = "products of few rows fused"
+PRODUCTS_FUSED = "generated products, the rest fused"
 COLUMNS_FUSED = "columns and long rows folded in parts"
 CROSSED_FUSED = "rows and parts of columns folded together"
 RUNNING_FUSED = "running sums fused"
 UNSEARCHED = frozenset(
-    {OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, FEW_ROWS_FUSED, COLUMNS_FUSED, CROSSED_FUSED}
+    {OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, PRODUCTS_FUSED, COLUMNS_FUSED, CROSSED_FUSED}
     | {RUNNING_FUSED}
 )
 """The configurations of candidates that nobody searched for."""
@@ -193,19 +193,21 @@ ONE_ROW = Words(
     )
 )
 """Products of one row are no library's."""
-FEW_ROWS = Words(
+GENERATED = Words(
     (
         Wording(
             partial(one_row.uneven, most=FEW),
             partial(one_row.evened, most=FEW),
             _by_axes(partial(one_row.halved, most=FEW)),
         ),
-        Wording(partial(depths.uneven, most=FEW), partial(depths.evened, most=FEW), _by_axes(depths.halved)),
+        Wording(depths.joined, depths.parted, _by_axes(partial(depths.parted, least=1))),
+        Wording(depths.uneven, depths.evened, _by_axes(depths.halved)),
     ),
     replace(COMPOSED, products=PRODUCTS, rank=RANK),
-    as_is=lambda program: bool(one_row.beside(program, FEW)),
+    as_is=lambda program: any(is_heavy(program, op) for op in program.ops),
 )
-"""Products of few rows that share these, or are added, are one kernel with a loop, with what stands behind each."""
+"""A product is a kernel with a loop, with what stands behind it, where that is estimated below a library; those that
+share rows, or are added, are one."""
 IN_PARTS = replace(COMPOSED, row=PART, column=LONGEST_COLUMN)
 COLUMNS = Words(
     (

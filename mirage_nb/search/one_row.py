@@ -15,7 +15,6 @@ from math import gcd
 
 from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, SliceAttrs, Trait, TransposeAttrs
 from mirage_nb.ir.rewrite import Rewrite, saying
-from mirage_nb.search.pieces import is_heavy
 
 PARTS = 8
 """Parts of the matrices that share a row, at most: a thread has a row of each in flight."""
@@ -38,22 +37,6 @@ def layers(program: KernelGraph, most: int) -> dict[int, list[int]]:
                 (row,) = maker[row].inputs
             found.setdefault(row, []).append(value)
     return found
-
-
-def beside(program: KernelGraph, most: int) -> dict[int, Op]:
-    """Products of so many rows at most beside which there are others: neither is made of the other one. Layers of one
-    input, or of several."""
-    made_of: dict[int, frozenset[int]] = {}
-    found: dict[int, Op] = {}
-    others = set[int]()
-    for op, (value, *_) in program.definitions():
-        before = frozenset[int]().union(*(made_of.get(v, ()) for v in op.inputs))
-        if is_heavy(program, op) and program.types[value].shape[-2] <= most:
-            if apart := found.keys() - before:
-                others |= {value, *apart}
-            found[value], before = op, before | {value}
-        made_of[value] = before
-    return {value: found[value] for value in sorted(others)}
 
 
 def as_sums(program: KernelGraph) -> KernelGraph:

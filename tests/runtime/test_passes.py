@@ -115,7 +115,8 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Race:
 def test_finalists_are_raced_every_way_and_the_fastest_again_beside_torch(card: Race) -> None:
     session = finished()
     snapshot, winner = session.snapshot(), session.best
-    said = [message for message in snapshot.messages if not message.startswith("the library won")]
+    unsearched = ("the library won", "the operators as they stand")
+    said = [message for message in snapshot.messages if not message.startswith(unsearched)]
     assert not said and winner is not None
     assert session.target.name == "h200" and winner.candidate.executed_on == "Some card"
     (first, no_peers), (again, peers) = card.calls

@@ -81,7 +81,7 @@ def test_what_stands_side_by_side_is_one_dimension(program: str, said: list[tupl
 def test_a_library_computes_a_batch_of_rows_as_one_product() -> None:
     """64 products of one row each read the weight 64 times."""
     graph = parse("X: f16[64, 1, 512]\nW: f16[512, 512]\nreturn X @ W").graph
-    own, folded = unsearched(graph, find_target("h200"))
+    own, folded, _ = unsearched(graph, find_target("h200"))
     kinds = [op.kind for op in folded.graph.ops]
     assert kinds == [OpKind.RESHAPE, OpKind.MATMUL, OpKind.RESHAPE] and folded.graph.types[2].shape == (64, 512)
     assert own.graph == graph and folded.estimate_us < own.estimate_us

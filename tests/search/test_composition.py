@@ -19,10 +19,10 @@ from mirage_nb.optimize import plan
 from mirage_nb.predefined import matches
 from mirage_nb.search.axes import prepare
 from mirage_nb.search.composition import (
-    FEW_ROWS_FUSED,
     LIBRARY_AND_FUSED,
     LIBRARY_KERNELS,
     OWN_OPERATORS,
+    PRODUCTS_FUSED,
     library_and_fused,
     own_operators,
 )
@@ -115,11 +115,11 @@ def test_rotated_halves_stay_one_kernel() -> None:
 def test_own_operators_are_the_program_and_verified_as_such() -> None:
     for make in (rmsnorm, gated_mlp, attention_safe):
         program = make()
-        own, fused, *few = unsearched(program, H200)
+        own, fused, *generated = unsearched(program, H200)
         assert own.graph == program and own.verdict.kind is VerdictKind.PROVED and own.configuration == OWN_OPERATORS
         assert own.estimate_us == own_operators(program, H200).cost.us
         assert fused.verdict.accepted and fused.small is not None
-        assert [c.configuration for c in few] == [FEW_ROWS_FUSED] * (make is gated_mlp)  # whose products are side by side
+        assert [c.configuration for c in generated] == [PRODUCTS_FUSED] * (make is not attention_safe)
         whole = [match.output for match in matches(program)] == [*program.outputs]
         assert (fused.estimate_us > own.estimate_us) == whole == (make is attention_safe)
 
@@ -180,7 +180,7 @@ def test_a_few_blocks_take_as_long_as_one_of_them() -> None:
 
 def test_the_estimates_of_what_needs_no_search_are_explained() -> None:
     program = rmsnorm()
-    own, fused = unsearched(program, H200)
+    own, fused, _ = unsearched(program, H200)
     said = explain_estimate(own.graph, H200)
     assert len(said.splitlines()) == own.kernels and "us: Matmul by a library" in said
     said = explain_estimate(fused.graph, H200)
@@ -197,7 +197,7 @@ def test_what_a_librarys_epilogue_adds_is_no_kernel_of_its_own() -> None:
     assert [len(launches) for launches in calls] == [2, 2]
     assert [match.attrs["added"] for found in called for match in found if match is not None] == [1, 0]
     plain = parse("X: f16[64,256]\nW: f16[256,256]\nreturn silu(X @ W.T)").graph
-    assert [c.configuration for c in unsearched(plain, H200)] == [OWN_OPERATORS, LIBRARY_AND_FUSED]
+    assert [c.configuration for c in unsearched(plain, H200)] == [OWN_OPERATORS, LIBRARY_AND_FUSED, PRODUCTS_FUSED]
 
 
 def test_what_only_moves_elements_is_done_by_whoever_takes_less() -> None:

@@ -11,8 +11,8 @@ from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, configurations, prepare
 from mirage_nb.search.assemble import instances, tiny
-from mirage_nb.search.composition import FEW, FEW_ROWS_FUSED, UNSEARCHED
-from mirage_nb.search.depths import PARTS, evened, halved, uneven
+from mirage_nb.search.composition import PRODUCTS_FUSED, UNSEARCHED
+from mirage_nb.search.depths import PARTS, evened, halved, joined, parted, uneven
 from mirage_nb.search.session.unsearched import unsearched
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.proof import Proof, prove
@@ -57,7 +57,7 @@ def test_a_cell_is_a_kernel_for_its_products_and_one_for_its_gates(
     name: str, turned: bool, depth: int, rows: int
 ) -> None:
     program = cell(name, turned, rows, depth, 128)
-    found = {c.configuration: c for c in unsearched(program, H200)}[FEW_ROWS_FUSED]
+    found = {c.configuration: c for c in unsearched(program, H200)}[PRODUCTS_FUSED]
     assert found.verdict.accepted and launched(found.graph) == (1 if name == "rnn" else 2)
     check(found.graph)
 
@@ -65,8 +65,8 @@ def test_a_cell_is_a_kernel_for_its_products_and_one_for_its_gates(
 @pytest.mark.parametrize(("name", "depth", "most"), [("lstm", 1024, 7.5), ("lstm", 512, 6.5), ("gru", 1024, 7.5)])
 def test_it_is_estimated_below_what_libraries_take(name: str, depth: int, most: float) -> None:
     found = {c.configuration: c.estimate_us for c in unsearched(cell(name, True, 64, depth, 1024), H200)}
-    others = min(us for configuration, us in found.items() if configuration in UNSEARCHED - {FEW_ROWS_FUSED})
-    assert found[FEW_ROWS_FUSED] < most < 0.8 * others
+    others = min(us for configuration, us in found.items() if configuration in UNSEARCHED - {PRODUCTS_FUSED})
+    assert found[PRODUCTS_FUSED] < most < 0.8 * others
 
 
 SUM = "X: f16[{m}, {k}]; H: f16[{m}, {d}]; W: f16[{k}, 64]; U: f16[{d}, 64]\nreturn X @ W + H @ U"
@@ -75,21 +75,41 @@ SUM = "X: f16[{m}, {k}]; H: f16[{m}, {d}]; W: f16[{k}, 64]; U: f16[{d}, 64]\nret
 @pytest.mark.parametrize(
     ("m", "k", "d", "cut"),
     [
-        (8, 128, 128, []), (8, 128, 256, [256]), (8, 192, 128, [192, 128]), (8, 72, 64, []), (FEW + 1, 128, 256, []),
+        (8, 128, 128, []), (8, 128, 256, [256]), (8, 192, 128, [192, 128]), (8, 72, 64, []), (100, 128, 256, [256]),
         (8, 64, 64 * PARTS, []),
     ],
 )  # fmt: skip
 def test_the_deeper_ones_are_cut(m: int, k: int, d: int, cut: list[int]) -> None:
     program = parse(SUM.format(m=m, k=k, d=d)).graph
-    found = uneven(program, FEW)
+    found = uneven(program)
     assert [program.types[left].shape[-1] for left, _ in found.values()] == cut
-    assert (evened(program, FEW) is program) == (not cut)
+    assert (evened(program) is program) == (not cut)
     if cut:
-        assert not uneven(evened(program, FEW), FEW)
+        assert not uneven(evened(program))
         arrays = {i.name: np.random.default_rng(0).normal(size=i.type.shape) for i in program.inputs}
         (wanted,) = evaluate(program, arrays)
-        for said in (evened(program, FEW), halved(program)):
+        for said in (evened(program), halved(program)):
             np.testing.assert_allclose(*evaluate(said, arrays), wanted)
+
+
+@pytest.mark.parametrize(
+    ("left", "parts"),
+    [("concat(X, H, 1)", 2), ("concat(concat(X, H, 1), X, 1)", 3), ("concat(X, T, 1)", 0), ("(X + H[:, :64])", 0)],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_of_what_is_joined_are_those_of_its_parts(left: str, parts: int, turned: bool) -> None:
+    depth = {2: 192, 3: 256}.get(parts, 72 if "T" in left else 64)
+    given = f"X: f16[16, 64]; H: f16[16, 128]; T: f16[16, 8]; W: f16{[128, depth] if turned else [depth, 128]}\n"
+    program = parse(f"{given}return tanh({left} @ W{'.T' if turned else ''})").graph
+    assert [len(read) - 1 for read in joined(program).values()] == [parts] * (parts > 0)
+    said, arrays = parted(program), [np.random.default_rng(0).normal(size=i.type.shape) for i in program.inputs]
+    assert (said is program) == (not parts)
+    np.testing.assert_allclose(*evaluate(said, dict(zip("XHTW", arrays, strict=True))),
+                               *evaluate(program, dict(zip("XHTW", arrays, strict=True))))  # fmt: skip
+    if parts:
+        found = {c.configuration: c for c in unsearched(program, H200)}[PRODUCTS_FUSED]
+        assert found.verdict.accepted and launched(found.graph) == 1
+        check(found.graph)
 
 
 def test_one_loop_that_adds_both_products_is_found() -> None:

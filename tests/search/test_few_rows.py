@@ -1,4 +1,4 @@
-"""Products of few rows that share these: one kernel with a loop, with what stands behind each."""
+"""Generated products: one kernel with a loop for those that share rows, with what stands behind each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search import prepare
 from mirage_nb.search.assemble import instances, tiny
-from mirage_nb.search.composition import FEW, FEW_ROWS, FEW_ROWS_FUSED, GENERATED_PRODUCTS, library_and_fused
+from mirage_nb.search.composition import GENERATED, GENERATED_PRODUCTS, PRODUCTS_FUSED, library_and_fused
 from mirage_nb.search.session.unsearched import unsearched
 from mirage_nb.search.structure import looped
 from mirage_nb.targets import TARGETS
@@ -42,7 +42,7 @@ def layers(form: str, norm: str, widths: tuple[int, ...], rows: int, depth: int)
 })  # fmt: skip
 def test_layers_of_one_input_are_one_kernel(form: str, norm: str, widths: tuple[int, ...], rows: int) -> None:
     program = parse(layers(form, norm, widths, rows, 256)).graph
-    fused = {c.configuration: c for c in unsearched(program, H200)}[FEW_ROWS_FUSED]
+    fused = {c.configuration: c for c in unsearched(program, H200)}[PRODUCTS_FUSED]
     assert fused.verdict.accepted and launched(fused.graph) == 1 + (norm != "X")
     last = [kernel for kernel in plan(fused.graph, H200).kernels if kernel is not None][-1]
     assert len(last.block.savers) == len(widths) and last.block.loop > 1
@@ -55,20 +55,26 @@ def test_it_is_estimated_below_what_each_layer_takes() -> None:
         (layers(FORMS[2], "rms_norm(X, g)", (4096, 4096, 4096), 8, 4096), 29.0),
         (layers(FORMS[0], "rms_norm(X, g)", (4096, 1024, 1024), 8, 4096), 17.0),
     ):
-        found = library_and_fused(parse(text).graph, H200, rows=GENERATED_PRODUCTS, said_as=FEW_ROWS)
+        found = library_and_fused(parse(text).graph, H200, rows=GENERATED_PRODUCTS, said_as=GENERATED)
         assert found is not None and found.instance.cost.us < most
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "generated"),
     [
-        "X: f16[8, 64]\nW: f16[32, 64]\nreturn X @ W.T",
-        f"X: f16[{FEW + 1}, 64]\nW: f16[32, 64]\nV: f16[32, 64]\nreturn X @ W.T, X @ V.T",
-        "X: f16[8, 64]\nW: f16[64, 64]\nV: f16[32, 64]\nreturn (X @ W.T) @ V.T",
+        ("X: f16[8, 64]\nW: f16[32, 64]\nreturn X @ W.T", 1),
+        ("X: f16[8, 64]\nY: f16[8, 64]\nW: f16[32, 64]\nreturn X @ W.T, Y @ W.T", 1),
+        ("X: f16[8, 256]\nW: f16[256, 256]\nV: f16[32, 256]\nreturn (X @ W.T) @ V.T", 2),
+        ("X: f16[256, 32, 784]\nW: f16[64, 32]\nB: f16[64]\nreturn relu(W @ X + B[:, None])", 1),
+        ("X: f32[64, 64]\nreturn exp(X) + X.T", None),
+        ("X: f32[64, 64]; Y: f32[4, 64]\nreturn exp(Y[:, :3] @ X[:3])", None),
     ],
 )
-def test_where_no_products_are_side_by_side_there_is_nothing_to_say(text: str) -> None:
-    assert library_and_fused(parse(text).graph, H200, rows=GENERATED_PRODUCTS, said_as=FEW_ROWS) is None
+def test_every_product_may_be_a_kernel(text: str, generated: int | None) -> None:
+    found = library_and_fused(parse(text).graph, H200, rows=GENERATED_PRODUCTS, said_as=GENERATED)
+    assert (None if found is None else len(found.assembly.kernels)) == generated
+    if found is not None:
+        assert verify(*found.small).accepted and launched(found.instance.graph) == generated
 
 
 @pytest.mark.parametrize(

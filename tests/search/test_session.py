@@ -20,7 +20,7 @@ from mirage_nb.errors import LaunchError, OptionError, SearchError
 from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.search import Budget
-from mirage_nb.search.composition import LIBRARY_AND_FUSED, OWN_OPERATORS
+from mirage_nb.search.composition import LIBRARY_AND_FUSED, UNSEARCHED
 from mirage_nb.search.limits import NO_LIMITS
 from mirage_nb.search.session import crew, unsearched
 from mirage_nb.search.session import session as module
@@ -62,8 +62,8 @@ def test_a_search_from_start_to_end() -> None:
     assert found.best is found.candidates[0]
     assert [c.rank for c in found.candidates] == sorted(c.rank for c in found.candidates)
     assert len({c.digest for c in found.candidates}) == len(found.candidates)
-    aside = [c for c in found.candidates if c.configuration in (OWN_OPERATORS, LIBRARY_AND_FUSED)]
-    assert found.verified >= len(found.candidates) - len(aside) and len(aside) == 2
+    aside = [c for c in found.candidates if c.configuration in UNSEARCHED]
+    assert found.verified >= len(found.candidates) - len(aside) and len(aside) == 3
     assert found.baseline in aside and found.structures > 0
     assert found.first_seconds is not None and found.first_seconds < found.seconds
     assert sum(found.counts.values()) > 0 and found.prefixes

@@ -17,13 +17,13 @@ from mirage_nb.search.composition import (
     COMPOSED_ROWS,
     CROSSED,
     CROSSED_FUSED,
-    FEW_ROWS,
-    FEW_ROWS_FUSED,
+    GENERATED,
     GENERATED_PRODUCTS,
     LIBRARY_AND_FUSED,
     LIBRARY_KERNELS,
     ONE_ROW,
     OWN_OPERATORS,
+    PRODUCTS_FUSED,
     ROWS_FUSED,
     RUNNING,
     RUNNING_FUSED,
@@ -47,16 +47,16 @@ PROOF_SECONDS = 1.0
 def unsearched(
     program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0, is_over: IsOver = never
 ) -> Iterator[Candidate]:
-    """The program's own operators, then library products, more of a library's kernels, none of one row or few, none of
-    long columns, and none of columns beside rows, with the rest fused, where that is something else, and as long as
-    there is time."""
+    """The program's own operators, then library products, more of a library's kernels, no products of one row, none at
+    all, none of long columns, and none of columns beside rows, with the rest fused, where that is something else, and
+    as long as there is time."""
     yield Candidate.of(own_operators(program, target), OWN_OPERATORS, operators_of(program), ITSELF)
     known = {program.digest()}
     for name, rows, said_as in (
         (LIBRARY_AND_FUSED, (), None),
         (LIBRARY_KERNELS, COMPOSED_ROWS, None),
         (ROWS_FUSED, COMPOSED_ROWS, ONE_ROW),
-        (FEW_ROWS_FUSED, GENERATED_PRODUCTS, FEW_ROWS),
+        (PRODUCTS_FUSED, GENERATED_PRODUCTS, GENERATED),
         (COLUMNS_FUSED, (), COLUMNS),
         (CROSSED_FUSED, (), CROSSED),
         (RUNNING_FUSED, (), RUNNING),
