@@ -11,7 +11,7 @@ import ast
 
 from mirage_nb.ir.dtypes import DType
 from mirage_nb.ir.ops import ApplyAttrs, OpKind
-from mirage_nb.lang import lowering, masks, norms, ranges, reductions, views
+from mirage_nb.lang import elements, lowering, masks, norms, ranges, reductions, views
 from mirage_nb.lang.einsum import einsum
 from mirage_nb.lang.signature import Function, Kind, Operator, Parameter
 
@@ -165,7 +165,7 @@ FUNCTIONS: dict[str, Function] = {
                  "the axis becomes the index's", masks.of_places(masks.take), "take(W, floor(X), axis=0)"),
         Function("gather", (_X, _INDEX, _AXIS),
                  "for every index the element of x at that place of the axis and its own places of the others",
-                 "the index's", masks.of_places(masks.gather), "gather(X, floor(Y), axis=1)"),
+                 "the index's", masks.of_places(elements.gather), "gather(X, floor(Y), axis=1)"),
         Function("rope", (_X, Parameter("cos", Kind.TENSOR), Parameter("sin", Kind.TENSOR)),
                  "rotary embedding: x * cos + concat(-x2, x1) * sin, where x1 and x2 are the halves of the last axis",
                  _SAME + "; the last axis of cos and sin is as long, or half as long", masks.rope,

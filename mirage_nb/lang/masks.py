@@ -26,8 +26,6 @@ from mirage_nb.ir.ops import (
     Shape,
     Trait,
     WhereAttrs,
-    broadcast,
-    show_shape,
 )
 from mirage_nb.lang import constants
 from mirage_nb.lang.builder import COMPARISON, Builder, Infinity, Result, Scalar, Term, Value, is_tensor
@@ -50,7 +48,7 @@ from mirage_nb.lang.lowering import (
     subtract,
 )
 from mirage_nb.lang.ranges import bounds, may_be_infinite, raised
-from mirage_nb.lang.views import concatenated, expand, reshaped, sliced, stacked, transpose, turned_back
+from mirage_nb.lang.views import concatenated, reshaped, sliced, stacked, transpose
 
 Choice = Term | Infinity
 _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.GtE, ast.Lt: ast.Gt}
@@ -401,7 +399,7 @@ def below_zero(b: Builder, x: Value) -> Value:
     return b.tensor(comparison(ast.Lt)(b, x, ZERO), "a comparison")
 
 
-def _from_zero(b: Builder, index: Value, extent: int) -> Value:
+def from_zero(b: Builder, index: Value, extent: int) -> Value:
     """Places counted from 0, where an index of the program's own making may count from the end; inputs count from 0."""
     within = bounds(b, index)
     if within is None or within[0] >= 0:
@@ -425,7 +423,7 @@ def of_places(function: Callable[..., Term], index: int = 1) -> Callable[..., Te
 def take(b: Builder, x: Value, index: Value, axis: int) -> Term:
     """The elements of an axis that an index names: a product with ones at their places; sums, where infinities are."""
     shape, extent = b.shape(x), b.shape(x)[axis]
-    index = _from_zero(b, index, extent)
+    index = from_zero(b, index, extent)
     ones = b.tensor(one_hot(b, index, extent), "take")
     order = (axis, *(d for d in range(len(shape)) if d != axis))
     rows = reshaped(b, b.tensor(transpose(b, x, order), "take"), (extent, math.prod(shape) // extent))
@@ -441,59 +439,12 @@ def take(b: Builder, x: Value, index: Value, axis: int) -> Term:
     return transpose(b, made, moved)
 
 
-def picked_together(b: Builder, x: Value, indices: list[Value], axis: int = 0) -> Term:
-    """x[i, j]: for every element of the indices, which have one shape, the one of x at these places; behind so many
-    axes that are taken whole."""
-    shapes = tuple(b.shape(i) for i in indices)
-    try:
-        common = broadcast(shapes) if axis + len(indices) <= len(b.shape(x)) else None
-    except ShapeError:
-        common = None
-    if common is None:
-        found = " and ".join(sorted({show_shape(shape) for shape in shapes}))
-        hint = "indices have one shape, or extents of 1, one an axis"
-        raise ShapeError(f"indices {found} of {show_shape(b.shape(x))}", hint=hint)
-    indices = [b.tensor(of_places(expand, 0)(b, i, common), "an index") for i in indices]
-    lead = b.shape(x)[axis : axis + len(indices)]
-    op = b.definition(indices[0])
-    if len(indices) == len(b.shape(x)) == 2 and op is not None and op.attrs == ArangeAttrs(lead[0]):  # one of each row
-        last = _from_zero(b, indices[1], lead[1])
-        return reshaped(b, b.tensor(gather(b, x, reshaped(b, last, (lead[0], 1)), 1), "an index"), (lead[0],))
-    shape = (*b.shape(x)[:axis], math.prod(lead), *b.shape(x)[axis + len(indices) :])
-    return take(b, reshaped(b, x, shape), place_of(b, indices, lead), axis)
-
-
 def place_of(b: Builder, indices: Sequence[Value], extents: Shape) -> Value:
     """Places of axes of these extents, counted from their ends where they are negative, as places of one axis that has
     the elements of all of them in order."""
-    *first, place = (_from_zero(b, index, extent) for index, extent in zip(indices, extents, strict=True))
+    *first, place = (from_zero(b, index, extent) for index, extent in zip(indices, extents, strict=True))
     stride = extents[-1]
     for index, extent in zip(first[::-1], extents[-2::-1], strict=True):
         place = b.tensor(add(b, place, scale(b, index, Number.of(stride))), "an index")
         stride *= extent
     return place
-
-
-def gather(b: Builder, x: Value, index: Value, axis: int) -> Term:
-    """For every element of the index, the one of x at that place of the axis and its own places of the others."""
-    shape, wanted = b.shape(x), b.shape(index)
-    rest = [d for d in range(len(shape)) if d != axis]
-    if len(wanted) != len(shape) or any(wanted[d] != shape[d] for d in rest):
-        raise ShapeError(
-            f"gather: {show_shape(wanted)} is no index of axis {axis} of {show_shape(shape)}",
-            hint="the index has the extents of x but for the axis; take(x, index, axis) has any shape",
-        )
-    op = b.definition(x)
-    if op is not None and op.kind is OpKind.SUB:  # of x - s, where s has no such axis, the one of x less s
-        whole, less = map(Value, op.inputs)
-        if b.shape(whole) == shape and len(b.shape(less)) == len(shape) and b.shape(less)[axis] == 1:
-            return subtract(b, gather(b, whole, index, axis), less)
-    picked = one_hot(b, _from_zero(b, index, shape[axis]), shape[axis])
-    order = (*rest, axis)
-    table = b.tensor(transpose(b, x, order), "gather")
-    table = reshaped(b, table, (*b.shape(table)[:-1], 1, shape[axis]))
-    row = b.tensor(transpose(b, b.tensor(picked, "gather"), (*order, len(shape))), "gather")
-    chosen = b.emit(OpKind.WHERE, row, table, attrs=WhereAttrs())
-    total = b.emit(OpKind.SUM, chosen, attrs=DimAttrs(len(shape))) if shape[axis] > 1 else chosen
-    found = reshaped(b, total, tuple(wanted[d] for d in order))
-    return turned_back(b, found, order)

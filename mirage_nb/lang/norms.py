@@ -12,8 +12,9 @@ from mirage_nb.errors import ShapeError
 from mirage_nb.ir.ops import OpKind, show_shape
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
+from mirage_nb.lang.elements import gather
 from mirage_nb.lang.lowering import add, multiply, negate, subtract
-from mirage_nb.lang.masks import gather, of_places
+from mirage_nb.lang.masks import of_places
 from mirage_nb.lang.reductions import averaged, dropped, folded, log_of_sum
 from mirage_nb.lang.views import reshaped
 

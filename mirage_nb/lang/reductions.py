@@ -16,6 +16,7 @@ from mirage_nb.ir.dtypes import HALVES, DType
 from mirage_nb.ir.ops import DimAttrs, OpKind, WhereAttrs
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.constants import Number
+from mirage_nb.lang.elements import sum_of_one
 from mirage_nb.lang.lowering import LOG, ZERO, add, cast, multiply, negate, scale, sqrt, subtract
 from mirage_nb.lang.masks import comparison, where
 from mirage_nb.lang.views import shaped, sliced
@@ -25,6 +26,9 @@ Axes = tuple[int, ...]
 
 def folded(b: Builder, kind: OpKind, x: Value, axes: Axes) -> Value:
     """The reduction over these dimensions, all kept with extent 1."""
+    for axis in axes if kind is OpKind.SUM else ():
+        if b.shape(x)[axis] != 1 and (found := sum_of_one(b, x, axis)) is not None:
+            x = b.tensor(found, "sum")
     for axis in axes:
         if b.shape(x)[axis] != 1:
             parts = _stacked(b, x, axis)

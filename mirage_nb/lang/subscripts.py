@@ -14,9 +14,10 @@ from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.lang import sequences
 from mirage_nb.lang.arguments import Arguments, count, meant
 from mirage_nb.lang.builder import Builder, Extremes, Infinity, Nothing, Picked, Result, Term, Value, Whole, is_tensor
+from mirage_nb.lang.elements import picked_together
 from mirage_nb.lang.functions import OPERATORS
 from mirage_nb.lang.lowering import is_mask
-from mirage_nb.lang.masks import is_table, of_places, picked_together, table, take, where
+from mirage_nb.lang.masks import is_table, of_places, table, take, where
 from mirage_nb.lang.names import AT
 from mirage_nb.lang.picked import FOLDS, each, folded, wholes
 from mirage_nb.lang.picked import picked as taken

@@ -87,7 +87,8 @@ def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 
 
 def _forms(block: BlockGraph, sketch: Sketch, layout: RegisterLayout) -> tuple[Extents, ...]:
     """How the tile has the elements of every value: what is reshaped has those of its operand."""
-    viewed, lying = views(sketch), turned(sketch) or {}
+    viewed, lies = views(sketch), turned(sketch)
+    lying = lies.lying if lies is not None else {}
     found = [layout.kept if v in lying else block.types[viewed.get(v, v)].shape for v in range(len(block.types))]
     for node in sketch.nodes:
         if node.kind is OpKind.RESHAPE:

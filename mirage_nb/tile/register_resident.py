@@ -11,7 +11,7 @@ long for the warps of a block gets as many as hold it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -111,9 +111,10 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     reductions = [node for node in sketch.nodes if node.kind in FOLDS]
     running = [node.makes[0] for node in reductions if node.kind is OpKind.RUNNING_SUM]
     axes = tuple(sorted({node.along for node in reductions}))
-    back, viewed, joined = turned(sketch), views(sketch), joins(sketch)
-    if sketch.looped or back is None or not all(index in joined or _simple(n) for index, n in enumerate(sketch.nodes)):
+    lies, viewed, joined = turned(sketch), views(sketch), joins(sketch)
+    if sketch.looped or lies is None or not all(index in joined or _simple(n) for index, n in enumerate(sketch.nodes)):
         return None
+    back = lies.lying
     alone = bool(running) or any(n.kind is OpKind.RESCALED_SUM for n in reductions)
     if (back and axes != (-1,)) or (len(axes) > 1 and alone):
         return None
@@ -135,6 +136,10 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
         inner, own = _extent(shapes[value], -1), extents(value)
         able = able & (np.equal(inner, 1) | np.equal(inner, _deepest(own)))
         able = able & np.equal(_product(own), _product(shapes[value]))
+    for value, other in lies.alike:
+        own, its = extents(value), extents(other)
+        same = (np.equal(a, b) for a, b in zip(own, its, strict=True)) if len(own) == len(its) else [np.False_]
+        able = reduce(np.logical_and, same, able)
     for value in back:  # one element for each result of the reductions
         own = _product(extents(value))
         able = able & np.equal(_extent(shapes[value], -1), 1) & np.equal(own, _product(shapes[value]))
@@ -240,50 +245,99 @@ def needed(sketch: Sketch, most: int | None = None) -> set[int]:
 
 
 def views(sketch: Sketch) -> dict[int, int]:
-    """What is loaded to be reshaped, and what is computed of it, element by element, before: by the only value that is
-    read of it. Threads load it as that lies."""
+    """What is loaded to be reshaped, and what is computed of it, element by element, before, or for results that lie
+    turned: by a value that is read of it. Threads load it as that lies."""
+    loaded = _loaded(sketch)
+    bent = _bent(sketch, loaded)
     found: dict[int, int] = {}
     for node in sketch.nodes:
-        if node.kind is OpKind.RESHAPE and (chain := _loaded_chain(sketch, node.reads[0])):
-            readers = {sketch.nodes[reader].kind for reader in sketch.uses[node.makes[0]]}
-            if readers.isdisjoint((*PLACING, OpKind.OUT_SAVER)):
-                found |= dict.fromkeys(chain, node.makes[0])
+        if node.kind is OpKind.RESHAPE and node.reads[0] in loaded - found.keys():
+            together = _together(sketch, node.reads[0], loaded)
+            readers = {index for value in together for index in sketch.uses[value]}
+            if all(_is_view(sketch, sketch.nodes[index], together, bent) for index in readers):
+                found |= dict.fromkeys(together, node.makes[0])
     return found
 
 
-def _loaded_chain(sketch: Sketch, value: int) -> list[int]:
-    """A value that only its reader reads, and what it is computed from, if all of that is loaded; else nothing."""
-    node = sketch.nodes[sketch.defined[value]]
-    if len(sketch.uses[value]) > 1 or not (node.elementwise or node.kind is OpKind.IN_ITER):
-        return []
-    chains = [_loaded_chain(sketch, read) for read in node.reads if not sketch.nodes[sketch.defined[read]].literal]
-    return [value, *(v for chain in chains for v in chain)] if all(chains) else []
+def _loaded(sketch: Sketch) -> frozenset[int]:
+    """What is loaded, and what is computed of that alone, and of numbers in the source, element by element."""
+    found, literal = set[int](), set[int]()
+    for node in sketch.nodes:
+        if node.literal:
+            literal.update(node.makes)
+        elif node.kind is OpKind.IN_ITER or (node.elementwise and found.union(literal).issuperset(node.reads)):
+            found.update(node.makes)
+    return frozenset(found)
 
 
-def turned(sketch: Sketch) -> dict[int, int] | None:
+def _bent(sketch: Sketch, loaded: frozenset[int]) -> frozenset[int]:
+    """What is computed is reshaped, and what is made of that, element by element."""
+    found = set[int]()
+    for node in sketch.nodes:
+        again = node.elementwise and not found.isdisjoint(node.reads)
+        if again or (node.kind is OpKind.RESHAPE and node.reads[0] not in loaded):
+            found.update(node.makes)
+    return frozenset(found)
+
+
+def _together(sketch: Sketch, value: int, loaded: frozenset[int]) -> set[int]:
+    """The loaded values that meet this one, or each other, element by element."""
+
+    def beside(one: int) -> Iterator[int]:
+        for index in (sketch.defined[one], *sketch.uses[one]):
+            node = sketch.nodes[index]
+            if node.elementwise and loaded.issuperset(node.makes):
+                yield from loaded.intersection((*node.reads, *node.makes))
+
+    return reached([value], beside)
+
+
+def _is_view(sketch: Sketch, node: Node, together: Collection[int], bent: Collection[int]) -> bool:
+    """Whether an operator that reads such values is one of them, reshapes one, or computes what lies turned."""
+    if node.kind is OpKind.RESHAPE:
+        return {sketch.nodes[reader].kind for reader in sketch.uses[node.makes[0]]}.isdisjoint(
+            (*PLACING, OpKind.OUT_SAVER)
+        )
+    return node.elementwise and (node.makes[0] in together or not set(bent).isdisjoint(node.reads))
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
     """Values that lie turned, a result of each row along a line, say: what is computed from a reshaped value, and what
-    is loaded for that; each with a value whose extents it has. None where a reshaped value is read otherwise."""
+    is loaded for that, each with a value whose extents it has (`lying`). alike: values that have to have the same
+    extents, as they are read beside each other."""
+
+    lying: dict[int, int]
+    alike: tuple[tuple[int, int], ...]
+
+
+def turned(sketch: Sketch) -> Turned | None:
+    """What lies turned in a block. None where a reshaped value is read otherwise."""
     renamed: dict[int, int] = {}
     found: dict[int, int] = {}
-    viewed = {*views(sketch).values()}
+    alike: list[tuple[int, int]] = []
+    viewed, joined = views(sketch), joins(sketch)
 
     def is_loaded(value: int) -> bool:
         return sketch.nodes[sketch.defined[value]].kind is OpKind.IN_ITER and len(sketch.uses[value]) == 1
 
-    joined = joins(sketch)
     for index, node in enumerate(sketch.nodes):
         inside = [value for value in node.reads if value in renamed]
         if node.kind is OpKind.RESHAPE:
-            if node.makes[0] not in viewed:
+            if node.reads[0] in viewed:
+                alike.append((node.makes[0], viewed[node.reads[0]]))
+            else:
                 renamed[node.makes[0]] = renamed.get(node.reads[0], node.reads[0])
         elif inside and node.kind is not OpKind.OUT_SAVER and index not in joined:
             origin = renamed[inside[0]]
             others = [v for v in node.reads if v not in inside and not sketch.nodes[sketch.defined[v]].literal]
+            alike += [(viewed[v], origin) for v in others if v in viewed]
+            others = [v for v in others if v not in viewed]
             if not node.elementwise or not all(map(is_loaded, others)):
                 return None
             found |= dict.fromkeys((*others, *node.makes), origin)
             renamed |= dict.fromkeys(node.makes, origin)
-    return found
+    return Turned(found, tuple(dict.fromkeys((a, b) for a, b in alike if a != b)))
 
 
 def joins(sketch: Sketch) -> frozenset[int]:

@@ -21,7 +21,7 @@ from mirage_nb.frontend.aten.masks import put
 from mirage_nb.frontend.aten.pointwise import ROWS as POINTWISE
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, narrowest, number, padded
 from mirage_nb.ir.ops import DimAttrs, OpKind, broadcast
-from mirage_nb.lang import lowering, masks, reductions, views
+from mirage_nb.lang import elements, lowering, masks, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.calls import call
 from mirage_nb.lang.constants import Number
@@ -60,7 +60,7 @@ def _index(at: At, x: Any, indices: Sequence[Any]) -> Term:
     value, places, first, _ = _together(at, x, indices)
     if len(places) == 1:
         return masks.take(at.b, value, places[0], first)
-    return masks.picked_together(at.b, value, places, first)
+    return elements.picked_together(at.b, value, places, first)
 
 
 def _rows(b: Builder, x: Value, axis: int) -> Value:
