@@ -421,3 +421,25 @@ def test_without_cupy_it_says_how_to_get_it(plan: Plan, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(KernelError, match=r"with CuPy \(pip install cupy-cuda13x\)"):
         Kernel(plan)(OnCard(X), OnCard(W))
+
+
+@pytest.mark.parametrize("text", [
+    "X: f32[6, 8]\ny: i64[6]\nreturn F.cross_entropy(X, y)",
+    "X: f32[6, 8]\nD: i32[6]\nE: i32[8]\nreturn softmax(where(D[:, None] == E, X, -inf))",
+    "X: f32[6, 8]\nreturn log(X) + sqrt(X)",
+    "X: f32[6, 8]\nM: bool[6, 8]\nreturn where(M, log(X), 0)",
+])  # fmt: skip
+def test_a_self_check_draws_what_the_program_has_values_for(text: str) -> None:
+    """Of normal numbers no two are equal, and half have no logarithm: a right kernel was wrong there, or any right."""
+    graph = program(text)
+    (right,) = Kernel(found := read_plan(write_plan(lower(emit(graph, H200), graph, arch="sm_90a")))).outputs
+    for seed in range(4):
+        given = Kernel(found).sample(seed)
+        wanted = Kernel(found).reference(*given)
+        assert kernel.distance(wanted, wanted, right) == 0 and kernel.distance(wanted * np.nan, wanted, right) == np.inf
+        if len(given) > 1 and "y" in text:
+            assert np.isin(given[1], [*range(8), -100]).all() and np.isin(given[1], range(8)).any()
+    with pytest.raises(KernelError, match="the program has no value for"):
+        kernel.distance(wanted, wanted * np.nan, right)
+    with pytest.raises(KernelError, match="ways to draw"):
+        read_plan(write_plan(replace(found, drawn=found.drawn * 2)))

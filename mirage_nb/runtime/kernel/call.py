@@ -18,7 +18,7 @@ import numpy as np
 
 from mirage_nb.runtime.kernel.driver import EXTENTS, Loaded, replayed
 from mirage_nb.runtime.kernel.operators import STORED, decode, encode, run_program
-from mirage_nb.runtime.kernel.plan import ALIGNMENT, KernelError, Plan, Tensor
+from mirage_nb.runtime.kernel.plan import ALIGNMENT, Drawn, KernelError, Plan, Tensor
 from mirage_nb.runtime.kernel.streams import Enqueue
 
 CALLS = 200
@@ -114,6 +114,13 @@ class Kernel:
             raise KernelError(f"the program of this kernel cannot be computed: {error}") from error
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
+    def sample(self, seed: int = 0) -> list[Any]:
+        """Random inputs as they are stored, of the kinds that the program has values for."""
+        rng = np.random.default_rng(seed)
+        ways = self.plan.drawn or (Drawn(),) * len(self.inputs)
+        return [encode(way.numbers(rng, t.shape, self.plan.scale), t.dtype)
+                for way, t in zip(ways, self.inputs, strict=True)]  # fmt: skip
+
     def check(self, seed: int = 0) -> float:
         """Run on random inputs, outputs poisoned, and compare with the reference; the relative error.
 
@@ -121,8 +128,7 @@ class Kernel:
             KernelError: it is wrong.
         """
         cupy = gpu()
-        rng = np.random.default_rng(seed)
-        inputs = [encode(rng.standard_normal(t.shape, np.float32) * self.plan.scale, t.dtype) for t in self.inputs]
+        inputs = self.sample(seed)
         poison = [cupy.full(t.shape, 0x7FFF if t.dtype == "bf16" else np.nan, STORED[t.dtype]) for t in self.outputs]
         self.prepare(*(cupy.asarray(a) for a in inputs), outputs=poison)()
         cupy.cuda.runtime.deviceSynchronize()
@@ -130,8 +136,7 @@ class Kernel:
         worst = 0.0
         wanted = exact if isinstance(exact, tuple) else (exact,)
         for got, want, tensor in zip(poison, wanted, self.outputs, strict=True):
-            error = np.abs(decode(cupy.asnumpy(got), tensor.dtype) - want).max() / max(np.abs(want).max(), 1e-30)
-            worst = max(worst, float(error) if error == error else float("inf"))
+            worst = max(worst, distance(decode(cupy.asnumpy(got), tensor.dtype), want, tensor))
         if not worst <= self.plan.tolerance:
             raise KernelError(f"wrong: relative error {worst:.1e}, at most {self.plan.tolerance:.0e} is right")
         return worst
@@ -204,6 +209,16 @@ def _address(array: Any, tensor: Tensor, device: int) -> int:
     if index != device:
         raise KernelError(f"{tensor} got an array on GPU {index}; the kernels are on GPU {device}")
     return address
+
+
+def distance(got: Any, want: Any, tensor: Tensor) -> float:
+    """The relative error of an output, where the program has values; infinite where it has none of its own. Raises
+    KernelError where the program has none at all."""
+    asked = np.isfinite(want)
+    if not asked.any():
+        raise KernelError(f"nothing was compared: the program has no value for {tensor} on what was drawn")
+    error = float(np.abs(got[asked] - want[asked]).max() / max(np.abs(want[asked]).max(), 1e-30))
+    return error if error == error else float("inf")
 
 
 def describe(kernel: Kernel) -> str:

@@ -133,6 +133,32 @@ class Size:
     most: Extent
 
 
+Whole = Annotated[int, -(2**31), 2**31]
+SHARE = 0.25
+KINDS: Mapping[str, Callable[[Any], Any]] = {
+    "normal": lambda x: x, "positive": np.abs, "share": lambda x: 0.5 ** np.abs(x), "truth": lambda x: 1.0 * (x > 0),
+}  # fmt: skip
+"""What becomes of normal numbers where a program has values for some only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """How an input of a self-check is drawn: as `KINDS` has it, or, where there are some, whole numbers from `least` on
+    and below `below`, and `also` others."""
+
+    kind: str = "normal"
+    least: Whole = 0
+    below: Whole = 0
+    also: tuple[Whole, ...] = ()
+
+    def numbers(self, rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> Any:
+        """An array of them; `scale`: of normal numbers."""
+        if self.below <= self.least:
+            return KINDS[self.kind](rng.standard_normal(shape, np.float32) * np.float32(scale))
+        found = rng.integers(self.least, self.below, shape)
+        return np.where(rng.random(shape) < SHARE, rng.choice(self.also, shape), found) if self.also else found
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything about one saved muGraph.
@@ -141,7 +167,7 @@ class Plan:
     to be computed; values are numbered, inputs first; `results` are its outputs. scale, tolerance: of a self-check.
     cubin: machine code for `arch`, empty if it was left out; source: the CUDA text that it was compiled from.
     size: that is known at launch, if there is one; shapes and grids are those of its largest extent. extent: what it
-    is, once that is known.
+    is, once that is known. drawn: of every input how a self-check draws it; none: as normal numbers.
     """
 
     about: Mapping[str, str]
@@ -157,6 +183,7 @@ class Plan:
     cubin: bytes = b""
     size: Size | None = None
     extent: int = 0
+    drawn: tuple[Drawn, ...] = ()
 
     def __repr__(self) -> str:
         called = self.about.get("name", "")[:40]
@@ -326,6 +353,8 @@ def _check_numbers(plan: Plan) -> None:
         if found != list(range(len(found))) or any(t.place == place and t.at >= len(found) for t in plan.tensors):
             raise KernelError(f"the numbers of the {place}s are {found[:8]}")
     defined = len(plan.at("input"))
+    if len(plan.drawn) not in (0, defined) or any(one.kind not in KINDS for one in plan.drawn):
+        raise KernelError(f"{len(plan.drawn)} ways to draw {defined} inputs, or unknown ones")
     for number, step in enumerate(plan.program):
         if step.output != defined or any(not 0 <= v < defined for v in step.inputs):
             raise KernelError(f"operator {number} of the program reads or writes a value out of turn")

@@ -30,6 +30,7 @@ from mirage_nb.runtime.kernel.operators import OPERATORS
 from mirage_nb.runtime.kernel.plan import (
     Apply,
     Argument,
+    Drawn,
     KernelError,
     Launch,
     Plan,
@@ -39,6 +40,8 @@ from mirage_nb.runtime.kernel.plan import (
     write_plan,
 )
 from mirage_nb.typed import typed
+from mirage_nb.verify.reals.places import Places, places
+from mirage_nb.verify.reals.ranges import ranges
 
 COPIED = (
     "mirage_nb.records", *(f"mirage_nb.runtime.kernel.{name}" for name in (
@@ -106,7 +109,19 @@ def lower(
         cubin=cubin,
         size=Size(size.name, size.least, size.most) if size is not None else None,
         extent=emitted.extent or 0,
+        drawn=_drawn(program) if program is not None else (),
     )
+
+
+def _drawn(program: KernelGraph) -> tuple[Drawn, ...]:
+    """How a self-check draws the inputs; where all are normal numbers, none says so."""
+    whole, wanted = places(program), ranges(program)
+    found = []
+    for i in program.inputs:
+        kind = wanted[i.name].name.lower() if i.name in wanted else "normal"
+        place = whole.get(i.name, Places(0))
+        found.append(Drawn(kind, place.least if kind == "normal" else max(place.least, 0), place.below, place.also))
+    return tuple(found) if {*found} != {Drawn()} else ()
 
 
 def _sized_dim(graph: KernelGraph, value: int) -> int | None:
