@@ -172,3 +172,19 @@ def test_an_input_that_is_copied_in_part_is_computed_where_the_rest_is_known() -
     close(torch.compile(triangle, backend=backend)(x), triangle(x))
     entries = backend.reports.all().entries
     assert len(entries) > 1 and all(entry.taken for entry in entries), str(backend.reports.all())
+
+
+def twice_scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x = x * torch.tensor(5.5)
+    y = F.rms_norm(F.rms_norm(x, (8,)) @ w, (8,))
+    return x * y.sum(-1, keepdim=True) + x * 2
+
+
+def test_what_a_number_of_the_model_scales_is_the_same_beside_what_it_was() -> None:
+    """A program reads both x and x * 5.5, which depend on each other; derivatives do, too."""
+    backend, inputs = Backend(), [torch.randn(shape, requires_grad=True) for shape in ((4, 8), (8, 8))]
+    found, wanted = (torch.autograd.grad(model(*inputs).square().sum(), inputs)
+                     for model in (torch.compile(twice_scaled, backend=backend), twice_scaled))  # fmt: skip
+    close(found, wanted)
+    report = backend.reports.all()
+    assert report.replaced and all(entry.taken for entry in report.entries), str(report)

@@ -363,6 +363,21 @@ def test_results_that_lie_in_columns_are_computed_and_lie_so(options: Any) -> No
     assert all(graph.entries and not graph.trouble for graph in report.graphs) and report.replaced
 
 
+def test_a_view_of_what_is_put_together_lies_as_it_did() -> None:
+    """Rotated heads, as derivatives keep them."""
+    torch._dynamo.reset()
+
+    def rotated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        q = (x @ w).view(2, 5, 2, 8).transpose(1, 2)
+        q = torch.cat((q[..., :4].sin(), q[..., 4:]), -1)
+        return (q @ q.mT).softmax(-1)
+
+    backend, inputs = Backend(), [torch.randn(shape, requires_grad=True) for shape in ((2, 5, 16), (16, 16))]
+    made = (model(*inputs).square().sum() for model in (torch.compile(rotated, backend=backend), rotated))
+    torch.testing.assert_close(*(torch.autograd.grad(one, inputs) for one in made), rtol=2e-3, atol=2e-3)
+    assert all(graph.entries and not graph.trouble for graph in backend.reports.all().graphs)
+
+
 @torch.no_grad()
 def test_where_pytorch_parts_a_model_the_report_says_why_and_what_helps() -> None:
     torch._dynamo.reset()

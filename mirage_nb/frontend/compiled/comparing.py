@@ -27,7 +27,7 @@ ROUNDINGS = 8.0
 
 CASTS = frozenset({"prims.convert_element_type.default", "aten._to_copy.default"})
 COPIES = frozenset({"aten.clone.default", "aten.cat.default"})
-CONSTANT = frozenset({"aten.full.default"})
+CONSTANT = frozenset({"aten.full.default", "prims.iota.default"})
 SCATTERS = frozenset({"aten.select_scatter.default", "aten.slice_scatter.default", "aten.constant_pad_nd.default"})
 COPIED = CASTS | COPIES | SCATTERS | CONSTANT
 SCALED = frozenset({"aten.mul.Tensor", "aten.div.Tensor", "aten.neg.default"})
@@ -186,7 +186,7 @@ def _computed(read: Any, known: Collection[Any]) -> list[Any]:
     """The nodes that compute an input of known ones and of numbers; none where they read anything else."""
     front, seen = [read], {read, *known}
     for node in front:
-        if str(node.target) not in ROWS or not node.all_input_nodes:
+        if str(node.target) not in ROWS or not (node.all_input_nodes or str(node.target) in CONSTANT):
             return []
         fresh = [n for n in node.all_input_nodes if n not in seen]
         seen.update(fresh)

@@ -380,10 +380,14 @@ def _is_settled(node: Any, fixed: Collection[Any]) -> bool:
 
 
 def base_of(node: Any) -> Any:
-    """What a view shows."""
-    while str(node.target) in VIEWS and node.all_input_nodes:
+    """What a view shows; what is put together of several shows none of them."""
+    while str(node.target) in VIEWS and node.all_input_nodes and not _is_joined(node):
         node = node.all_input_nodes[0]
     return node
+
+
+def _is_joined(node: Any) -> bool:
+    return isinstance(node.args[0], list | tuple) and len(node.args[0]) > 1
 
 
 def users(node: Any) -> Iterator[Any]:

@@ -58,8 +58,9 @@ def _keep(graph: torch.fx.Graph, node: Any, strides: list[int], kept: dict[Any, 
 def _show(graph: torch.fx.Graph, node: Any, shown: Any, kept: dict[Any, Any]) -> Any:
     """A view of what is kept; the node itself where that is not."""
     if node is not shown and shown in kept and node not in kept:
-        source = _show(graph, node.args[0], shown, kept)
-        kept[node] = graph.node_copy(node, lambda n: source if n is node.args[0] else n)
+        first = node.all_input_nodes[0]
+        source = _show(graph, first, shown, kept)
+        kept[node] = graph.node_copy(node, lambda n: source if n is first else n)
     return kept.get(node, node)
 
 
