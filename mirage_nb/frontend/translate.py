@@ -107,13 +107,9 @@ class Translation:
             held = NARROW.get(_dtype(node)) if str(node.target) not in WITHIN else None
             if held is not None and not self._is_within(made, held):
                 raise Left(f"whole numbers of type {_dtype(node)} go round where they get too large")
-        if not is_tensor(made):
-            return made
-        if logical(node) and not lowering.is_mask(self.builder, made):
-            if str(node.target) not in LOOKUPS:
-                raise Left("truth values that are no mask")
-            made = self.builder.tensor(masks.comparison(ast.NotEq)(self.builder, made, lowering.ZERO), "truth values")
-        return self._shaped(node, made)
+        if logical(node) and isinstance(made, Number | int):  # a sum of truth values is one of them
+            made = masks.comparison(ast.NotEq)(self.builder, made, lowering.ZERO)
+        return self._shaped(node, made) if is_tensor(made) else made
 
     def _is_within(self, made: Result, numbers: range) -> bool:
         """Whether it is known to hold these numbers alone."""
@@ -196,13 +192,19 @@ def _absent(node: Any) -> str:
     name, tags = str(node.target), getattr(node.target, "tags", ())
     if torch.Tag.nondeterministic_seeded in tags:
         return f"{name} draws random numbers"
-    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+    depends = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+    if depends and not (name in WHOLE and _is_sized(node)):
         return f"{name}: what comes of it, or how many elements, depends on values"
     if _is_complex(node):
         return f"{name} makes complex numbers, which are not taken apart here"
     if name in WHOLE:
         return f"{name} stays PyTorch's in a model, which has it as fast"
     return OWN.get(name, f"{name} is not in the table of operators")
+
+
+def _is_sized(node: Any) -> bool:
+    """Whether its extents are numbers."""
+    return all(type(extent) is int for extent in node.meta["val"].shape)
 
 
 def _lies_in_order(held: torch.Tensor) -> bool:
@@ -223,6 +225,8 @@ def typed(node: Any) -> tuple[Shape, DType | None]:
         held = held[0]
     if not hasattr(held, "shape"):
         raise Left("no tensor")
+    if (layout := getattr(held, "layout", torch.strided)) is not torch.strided:
+        raise Left(f"programs have no tensors of layout {layout}")
     shape = tuple(held.shape)
     if not all(type(extent) is int for extent in shape):
         raise Left("sizes that are not fixed")

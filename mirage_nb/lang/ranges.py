@@ -13,6 +13,7 @@ from mirage_nb.ir.ops import OPS, ApplyAttrs, ArangeAttrs, ClampAttrs, OpKind, T
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.lowering import (
+    COMPARED,
     FLOOR,
     HALF,
     LOG,
@@ -94,6 +95,8 @@ def _of(b: Builder, op: Op, known: Mapping[int, Bounds]) -> Bounds | None:
         case WhereAttrs() as where:
             return min(lows[1], where.value), max(highs[1], where.value)
     match op.kind:
+        case kind if kind in COMPARED.values():
+            return 0, 1
         case OpKind.ADD:
             return lows[0] + lows[1], highs[0] + highs[1]
         case OpKind.SUB:

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 
 import mirage_nb
-from mirage_nb.errors import TraceError
 from mirage_nb.frontend.aten import ROWS, WHOLE
 from mirage_nb.frontend.aten.terms import Left
 from mirage_nb.frontend.translate import Translation
@@ -200,6 +199,7 @@ CASES: dict[str, list[Case]] = {
     "aten.linear.default": [case(IMAGE, tensor(3, 5)), case(IMAGE, tensor(3, 5), tensor(3)), case(ROW, tensor(3, 4))],
     "aten.addmm.default": [case(tensor(5), X, tensor(4, 5)), case(tensor(3, 5), X, tensor(4, 5), beta=0.5, alpha=2)],
     "aten.baddbmm.default": [case(tensor(2, 3, 5), tensor(2, 3, 4), tensor(2, 4, 5), alpha=0.5)],
+    "aten.addbmm.default": [case(tensor(3, 5), tensor(2, 3, 4), tensor(2, 4, 5), beta=0.5, alpha=2)],
     "aten.addmv.default": [case(tensor(3), X, ROW), case(tensor(3), X, ROW, beta=0.5, alpha=2)],
     "aten.einsum.default": [case("bhqd,bhkd->bhqk", [HEADS, tensor(2, 3, 7, 8)]), case("ij,jk", [X, tensor(4, 2)]),
                             case("ii->i", [tensor(3, 3)]), case("ii", [tensor(3, 3)]),
@@ -425,10 +425,11 @@ def test_whole_numbers_of_eight_bits_go_round() -> None:
     np.testing.assert_array_equal(found, chosen(x).numpy())
 
 
-def test_sums_of_truth_values_are_no_masks() -> None:
+def test_sums_of_truth_values_are_truth_values() -> None:
     """PyTorch adds truth values to truth values; nothing here may make twos of them."""
-    with pytest.raises(TraceError):
-        mirage_nb.from_torch(lambda x: torch.where((x > 0) + (x < 1), x, -x), (torch.randn(4),))
+    x, summed = torch.tensor([-2.0, 0.5, 3.0]), lambda x: torch.where(((x > 0) + (x < 1)) == (x > -1), x, -x)
+    program = mirage_nb.from_torch(summed, (x,))
+    np.testing.assert_array_equal(evaluate(program.graph, [x.double().numpy()])[0], summed(x).numpy())
 
 
 def test_every_row_has_a_case() -> None:

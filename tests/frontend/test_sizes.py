@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
+import mirage_nb
 from tests.frontend.traced import Backend
 
 
@@ -32,6 +33,12 @@ def cut(x: torch.Tensor) -> torch.Tensor:
     count = int((x > 0).any(-1).sum().item())
     torch._check(count <= x.shape[0])
     return (torch.relu(x @ x.T) * x + 1)[:count].tanh() * 2
+
+
+@torch.no_grad()
+def test_how_many_elements_are_looked_up_at_places_depends_on_no_values() -> None:
+    report = mirage_nb.model_report(lambda x: (x[torch.arange(4) * 0, torch.arange(4)] + 1).tanh(), torch.rand(4, 4))
+    assert any("index.Tensor stays PyTorch's in a model" in why for why in report.reasons()), str(report)
 
 
 @torch.no_grad()

@@ -79,6 +79,25 @@ def chosen(x: Tensor, given: Tensor, at: Tensor) -> Tensor:
     return torch.where(beside, x[:, :4], -1.0).sum(1, keepdim=True) + x.masked_fill(written, 0)
 
 
+def moved(x: Tensor) -> Tensor:
+    """Truth values are moved, joined and written as numbers are."""
+    above, joined = x > 0, (x > 1) + (x < -1)
+    parts = F.pad(above[:, 1:], (1, 0), value=True), above.roll(1, 0), above.flip(1), above[:, :1].repeat(1, 4)
+    more = torch.stack([above[:, 0]] * 4, 1), above.cummax(1)[0], above.sort(1)[0], above.diagonal()[:, None]
+    written = torch.ones(4, 4, dtype=torch.bool) + torch.ones(4, 4, dtype=torch.bool)
+    written[:, ::2], written[2], written[1, 1] = joined[:, ::2], False, True
+    other = torch.where(above, x < 1, joined).masked_fill(x > 2, False)
+    return torch.stack([torch.where(mask, x, -2 * x) for mask in (*parts, *more, written, ~written, joined, other)])
+
+
+def counted(x: Tensor) -> Tensor:
+    """Truth values of numbers, and in few bits."""
+    whole = x.round()
+    asked = torch.logical_and(whole, x) & torch.logical_xor(x - whole, whole) | torch.logical_not(whole)
+    small = (x > 0).short().cumsum(1) + (x > 0.5).byte() * 2 + torch.logical_or(whole, x > 3).char()
+    return torch.where(asked, x, 0) + small
+
+
 def twice(x: Tensor, at: Tensor, wide: Tensor) -> tuple[Tensor, ...]:
     """Places are named twice, and what is written there is the same."""
     held = x.clone()
@@ -129,6 +148,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         (t(2, 6), torch.full((6, 6), -torch.inf).triu(1), torch.tensor([2, 4]))),
     "by strides": (lambda x: torch.cat([made.flatten() for made in strided(x)]), (t(4, 12),)),
     "truth values at places": (chosen, (t(3, 5), torch.rand(3, 5) < 0.5, torch.tensor([[0, 2, 4, 1]] * 3))),
+    "truth values that are moved": (moved, (t(4, 4),)),
+    "truth values of numbers": (counted, (t(4, 6),)),
     "eight bits": (eight_bits, (t(3, 5), torch.randint(-127, 127, (5, 5), dtype=torch.int8))),
     "a mean of powers": (lambda x, p: (x.clamp(min=1e-6) ** p).mean((1, 2), keepdim=True) ** (1 / p),
                          (t(2, 4, 3), torch.tensor([3.0]))),
@@ -191,6 +212,7 @@ def test_a_whole_program_is_what_pytorch_computes(name: str) -> None:
         (lambda x: x.to(torch.int8) / 2, "go round where they get too large"),
         (lambda x: x.T.as_strided((3,), (4,)) * 2, "does not lie row by row"),
         (lambda x: torch.fft.rfft(x, n=2000).abs(), "makes complex numbers, which are not taken apart"),
+        (lambda x: torch.mv(torch.eye(4).to_sparse_csr(), x[0]) * 2, "tensors of layout torch.sparse_csr"),
         (lambda x: torch.fft.rfft(x) * 2, r"output mul is of type torch\.complex64"),
         (lambda x: x.repeat(1, 300).sort(-1)[0] * 2, "an order of 1200 elements"),
         (lambda x: torch.where((x.int() ^ 3) > 2, x, -x), "a logical operator"),

@@ -40,8 +40,6 @@ def borrowed(name: str) -> Callable[..., Term]:
     """The row of what programs call `torch.name`."""
 
     def row(at: At, *given: Any, **named: Any) -> Term:
-        if at.truth:
-            raise Left("truth values that are computed with")
         keywords = {key: _given(at, value) for key, value in named.items()}
         made = call(at.b, name, *(_given(at, value) for value in given), **keywords)
         found = made[0] if isinstance(made, Extremes) else made
@@ -121,8 +119,8 @@ WHOLE: dict[str, Row] = {
     **_rows("conv_transpose2d.input"),
     **_rows("trunc.default frac.default floor_divide.default floor_divide.Scalar"),
     **_rows("sinh.default cosh.default asinh.default erfc.default hypot.default"),
-    **_rows("logcumsumexp.default logaddexp.default acosh.default atanh.default copysign.Tensor fmax.default"),
-    **_rows("fmin.default atan2.default"),
+    **_rows("logcumsumexp.default logaddexp.default acosh.default atanh.default copysign.Tensor"),
+    **_rows("fmax.default fmin.default atan2.default"),
     **{f"aten.{name}.default": _both(name) for name in ("cummax", "cummin")},
     "aten.convolution.default": _convolution,
     "aten.col2im.default": _folded,

@@ -44,6 +44,17 @@ def _truth(at: At, x: Any) -> Term:
     return term
 
 
+def _asked_truth(at: At, x: Any) -> Held:
+    """What is not 0, also of what is no mask."""
+    logical = isinstance(x, Held) and x.logical
+    return x if logical else Held(masks.comparison(ast.NotEq)(at.b, at.term(x), lowering.ZERO), logical=True)
+
+
+def _of_any(row: Row) -> Row:
+    """A logical operator on whatever there is."""
+    return lambda at, *given: row(at, *(_asked_truth(at, one) for one in given))
+
+
 def _both(at: At, x: Any, y: Any) -> Term:
     return _and(at, _truth(at, x), _truth(at, y))
 
@@ -185,9 +196,9 @@ BITS = {"and": _both, "or": _either, "xor": _differing}
 ROWS: dict[str, Row] = {
     **{f"aten.{name}.{kind}": _compared(c) for name, c in COMPARISONS.items() for kind in ("Tensor", "Scalar")},
     **{f"aten.{name}.default": _asked(name) for name in ("isnan", "isinf", "isfinite")},
-    **{f"aten.logical_{name}.default": row for name, row in BITS.items()},
+    **{f"aten.logical_{name}.default": _of_any(row) for name, row in BITS.items()},
     **{f"aten.bitwise_{name}.Tensor": row for name, row in BITS.items()},
-    "aten.logical_not.default": _opposite,
+    "aten.logical_not.default": _of_any(_opposite),
     "aten.bitwise_not.default": _opposite,
     **{f"aten.{name}.{k}": _quantified(name == "all") for name in ("any", "all") for k in ("default", "dim", "dims")},
     **{f"aten.bitwise_{name}.Scalar": _bit(row) for name, row in BITS.items()},

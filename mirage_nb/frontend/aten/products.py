@@ -40,6 +40,16 @@ def _plus(at: At, bias: Any, x: Any, y: Any, *, beta: float = 1, alpha: float = 
     return lowering.add(at.b, made, lowering.multiply(at.b, at.term(bias), number(beta)))
 
 
+def _summed(at: At, bias: Any, x: Any, y: Any, *, beta: float = 1, alpha: float = 1) -> Term:
+    """addbmm: the sum over a batch of products is one product along both."""
+    b, one, other = at.b, at.tensor(x), at.tensor(y)
+    batch, rows, depth = b.shape(one)
+    beside = views.reshaped(b, b.tensor(views.transpose(b, one, (1, 0, 2)), "addbmm"), (rows, batch * depth))
+    below = views.reshaped(b, other, (batch * depth, b.shape(other)[2]))
+    made = lowering.multiply(b, product(b, beside, below), number(alpha))
+    return lowering.add(b, made, lowering.multiply(b, at.term(bias), number(beta)))
+
+
 def _linear(at: At, x: Any, weight: Any, bias: Any = None) -> Term:
     matrix = at.tensor(weight)
     if len(at.b.shape(matrix)) != 2:
@@ -72,6 +82,7 @@ ROWS: dict[str, Row] = {
     "aten.linear.default": _linear,
     "aten.addmm.default": _plus,
     "aten.baddbmm.default": _plus,
+    "aten.addbmm.default": _summed,
     "aten.addmv.default": _plus,
     "aten.einsum.default": lambda at, equation, tensors, **_: borrowed("einsum")(at, equation, *tensors),
 }
