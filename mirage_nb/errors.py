@@ -33,10 +33,11 @@ class SourceSpan:
     text: str
 
     def caret(self) -> str:
-        """The line with a caret under the offending characters."""
+        """The line, or what is near of a long one, with a caret under the offending characters."""
         start = max(0, self.column - 41)
         # As wide as the caret takes it: a tab is a space, and what a terminal would obey is a mark.
         shown = "".join(c if c.isprintable() else " " if c == "\t" else "?" for c in self.text[start : start + 120])
+        shown = f"{'…' if start else ''}{shown[bool(start) :]}{'…' if start + 120 < len(self.text) else ''}"
         lead = self.column - 1 - start
         marks = "^" * max(1, min(self.width, max(1, len(shown) - lead)))
         return f"  line {self.line}: {shown}\n{' ' * (len(f'  line {self.line}: ') + lead)}{marks}"

@@ -114,8 +114,8 @@ LIMITS = (
 SIZES = (
     Option("--set", "NAME=NUMBER", "override an integer constant, as in --set B=8; may be repeated", given_size, (),
            "sizes"),
-    Option("--symbolic", "NAME", f"a constant that is known at launch: 1 to {MOST}, or as in --symbolic B=1:256",
-           _symbolic, (), "sizes"),
+    Option("--symbolic", "NAME[=LEAST:MOST]",
+           f"a constant that is known at launch: 1 to {MOST}, or as in --symbolic B=1:256", _symbolic, (), "sizes"),
 )  # fmt: skip
 SEARCH = (
     Option("--effort", "LEVEL", "how much of the space is searched; default: standard", str, tuple(EFFORTS)),

@@ -343,8 +343,8 @@ class Session(ByRange):
     def __call__(self, *tensors: Any, cast: bool = False, **named: Any) -> Any:
         """Run the winner on NumPy, CuPy or torch tensors, in input order or by name.
 
-        Waits for the session; one that was stopped builds its best candidate first. Returns one array, or a
-        tuple of them, of the kind that was passed in.
+        Waits for the session; one that was stopped builds its best candidate first. A program that was read from a
+        module brings that module's own tensors. Returns one array, or a tuple of them, of the kind that was passed in.
 
         Args:
             cast: round inputs of wider element types to those of the program; else they are refused.
@@ -353,7 +353,7 @@ class Session(ByRange):
             LaunchError: nothing was executed correctly, or the tensors are not as many as the inputs.
             ShapeError, DTypeError: a tensor does not fit its input.
         """
-        given = ordered(self.program.graph.inputs, tensors, named)
+        given = ordered(self.program.graph.inputs, *self.program.given(tensors, named))
         self.wait()
         made = self._for(given)
         return (next(iter(made.winners), None) or made._built_late())(*given, cast=cast)

@@ -20,6 +20,11 @@ from mirage_nb.errors import ArgumentError
 T = TypeVar("T", bound=Callable[..., Any])
 CALLED = ("__init__", "__call__")
 MOST_FLOAT = int(sys.float_info.max)
+MADE = {
+    "TensorProgram": "from_torch(module, inputs) reads one of PyTorch",
+    "KernelGraph": "parse(text).graph and parse_graph(text) are such, and so is the graph of a winner or a candidate",
+}
+"""How what is no plain value is come by."""
 NUMBERS: dict[Any, type] = {int: Integral, float: Real}
 
 
@@ -71,7 +76,8 @@ def _misfit(name: str, value: object, wanted: Any, said: object) -> ArgumentErro
     whole = isinstance(value, int) and not -MOST_FLOAT < value < MOST_FLOAT
     text = f"{value:#x}" if whole else repr(value)
     text = text if len(text) <= 40 else f"{text[:40]}..."
-    return ArgumentError(f"{name} is {text}, of type {type(value).__name__}", hint=f"it takes {said}")
+    hint = "; ".join((f"it takes {said}", *(how for kind, how in MADE.items() if kind in str(said))))
+    return ArgumentError(f"{name} is {text}, of type {type(value).__name__}", hint=hint)
 
 
 @functools.cache

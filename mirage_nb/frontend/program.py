@@ -11,10 +11,11 @@ import contextlib
 import functools
 import inspect
 import io
+import logging
 import operator
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,13 +47,26 @@ class TorchProgram(TensorProgram):
 
     constants: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
+    def given(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """The tensors of a call, in input order and by name, with the module's own; those of PyTorch as programs have
+        them: numbers as tensors of one element, whole numbers in single precision, complex ones as pairs."""
+        left = (name for name in self.input_names[len(tensors) :] if name not in named)
+        own = {name: self.constants[name].detach() for name in left if name in self.constants}
+        return tuple(map(_held, tensors)), {name: _held(x) for name, x in {**own, **named}.items()}
+
     def arguments(self, *inputs: Any) -> tuple[Any, ...]:
-        """The tensors of a call, in input order: these, then the module's own; numbers as tensors of one element, whole
-        numbers in single precision, complex ones as pairs."""
-        own = (self.constants[name].detach() for name in self.input_names[len(inputs) :])
-        parts = (torch.view_as_real(x) if x.is_complex() else x for x in (*inputs, *own))
-        given = (x if x.is_floating_point() else x.float() for x in parts)
-        return tuple(x.reshape(1) if x.ndim == 0 else x for x in given)
+        """The tensors of a call, all in input order: these, then the module's own, as `given` has them."""
+        first, own = self.given(inputs, {})
+        return (*first, *(own[name] for name in self.input_names[len(inputs) :]))
+
+
+def _held(x: Any) -> Any:
+    """A tensor of PyTorch as a program has it; whatever else stays."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    parts = torch.view_as_real(x) if x.is_complex() else x
+    real = parts if parts.is_floating_point() else parts.float()
+    return real.reshape(1) if real.ndim == 0 else real
 
 
 class _Function(torch.nn.Module):
@@ -184,7 +198,7 @@ def _exported(module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) ->
     _set_training(wrapped, False)
     printed = io.StringIO()  # where PyTorch fails it prints the graph so far
     try:
-        with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(printed):
+        with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stderr(printed), unlogged():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, about itself
             try:
                 made = _decomposed(wrapped, inputs, keywords, table)
@@ -202,6 +216,18 @@ def _exported(module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) ->
         raise TraceError(f"PyTorch cannot export it: {first[:200]}", hint=hint) from error
     finally:
         _set_training(wrapped, training)
+
+
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """Where shapes do not fit, PyTorch logs all calls that led there, some hundred lines, before it says so."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _set_training(module: torch.nn.Module, training: bool) -> None:

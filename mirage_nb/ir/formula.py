@@ -136,10 +136,12 @@ def _number(node: ast.expr, value: Fraction, blame: Callable[[ast.expr, str, str
 
 
 def _binary(
-    node: ast.expr, name: str, left: Formula, right: Formula, blame: Callable[[ast.expr, str, str], Exception]
+    node: ast.BinOp, name: str, left: Formula, right: Formula, blame: Callable[[ast.expr, str, str], Exception]
 ) -> Formula:
     if name == "pow" and right.number is None:
-        raise blame(node, "the exponent is not a number", "write exp(y * log(x))")
+        base, exponent = ast.unparse(node.left), ast.unparse(node.right)
+        exponent = exponent if isinstance(node.right, ast.Name | ast.Call) else f"({exponent})"
+        raise blame(node, "the exponent is not a number", f"write exp({exponent} * log({base}))")
     if name == "div" and right.number == 0:
         raise blame(node, "a division by zero", "write another number")
     if left.number is None or right.number is None or name == "pow":

@@ -210,7 +210,8 @@ class Expressions(Operations, Ufuncs, Refused):
                 rest, seen = node.args.vararg.arg if node.args.vararg else "", (self.bindings, self.functions)
                 place = None if isinstance(self.source, Within) else self.source.of(node)  # None in the language itself
                 function = Inlined("lambda", names, defaults, (line,), place, rest, (), *seen)
-                return Callee("this lambda", function.signature, function)
+                called = f"f({', '.join(names)}), behind f = {ast.unparse(node)}"
+                return Callee("this lambda", called, function)
             case ast.ListComp(elt=element, generators=loops) | ast.GeneratorExp(elt=element, generators=loops):
                 return self.sequence(node, self.each_of(loops, element))
             case ast.Attribute():
@@ -457,19 +458,19 @@ class Expressions(Operations, Ufuncs, Refused):
             return CONSTANTS[name]
         if (function := self._known(name, OWN)) is not None:
             return Callee(name, function.signature, function)
-        message, hint = self._too_early(name)
+        message, hint = self._elsewhere(name, node)
         if not message:
             message = f"there is no {name}"
             declared = f"inputs are declared as {name}: f16[2, 3], constants as {name} = 64"
             hint = NAMES.get(name) or suggestion(name, self.bindings) or declared
         raise UnknownNameError(message, hint=hint, span=self.source.of(node))
 
-    def _too_early(self, name: str) -> tuple[str, str]:
-        """What to say of a name that is defined further down, if it is."""
+    def _elsewhere(self, name: str, node: ast.expr) -> tuple[str, str]:
+        """What to say of a name that another line defines, if one does: further down, or as a type."""
         if (line := self.defined_in.get(name)) is None:
             return "", ""
-        hint = f"line {line} defines it; an input has a colon, as {name}: f16[2, 3]"
-        return f"{name} is used before it is defined", hint
+        what = "no tensor here" if line < self.source.of(node).line else "used before it is defined"
+        return f"{name} is {what}", f"line {line} defines it; an input has a colon, as {name}: f16[2, 3]"
 
     def function(self, node: ast.expr, name: str, family: str) -> Function | Inlined:
         """The function that is called by a name."""
@@ -492,7 +493,7 @@ class Expressions(Operations, Ufuncs, Refused):
         if found is None:
             if isinstance(node, ast.Attribute) and family == METHOD:
                 self.result(node.value)
-            message, hint = self._too_early(name) if family == OWN else ("", "")
+            message, hint = self._elsewhere(name, node) if family == OWN else ("", "")
             hint = hint or function_hint(name, [shown(known) for known in self.functions if known[0] != "_"])
             raise UnknownNameError(message or f"there is no function {name}", hint=hint, span=self.source.of(node))
         return found

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from mirage_nb.errors import FormatError, OptionError, SourceSpan
+from mirage_nb.errors import FormatError, OptionError, SourceSpan, suggestion
 from mirage_nb.ir.graph import KernelGraph, Size
 from mirage_nb.ir.sizes import size_of, sized
 from mirage_nb.lang.constants import Number
@@ -23,6 +24,9 @@ from mirage_nb.lang.sizes import Ends, check_size
 from mirage_nb.lang.source import read
 from mirage_nb.lang.statements import Statements
 from mirage_nb.typed import typed
+
+MOST_NEARBY = 8
+"""Names of files that a hint lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,10 @@ class TensorProgram:
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs, in the order of declaration."""
         return tuple(i.name for i in self.graph.inputs)
+
+    def given(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """The tensors of a call, in input order and by name, with those that the program brings itself: none."""
+        return tensors, named
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -122,7 +130,8 @@ def load(
             text = stream.read(MAX_TEXT + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is not UTF-8 text"
-        raise FormatError(f"{file} cannot be read: {reason}", hint="programs are UTF-8 text files") from None
+        hint = _nearby(file) if isinstance(error, FileNotFoundError) else "programs are UTF-8 text files"
+        raise FormatError(f"{file} cannot be read: {reason}", hint=hint) from None
     return parse(text, name=name or file.stem, sizes=sizes)
 
 
@@ -136,3 +145,12 @@ def _checked_sizes(sizes: Mapping[str, int | range]) -> dict[str, Number | Ends]
             continue
         checked[name] = Number.of(operator.index(value))
     return checked
+
+
+def _nearby(file: Path) -> str:
+    """The programs that stand where one was looked for."""
+    folder = file.absolute().parent
+    found = {path.stem: path.name for path in sorted(folder.glob("*.mirage"))}
+    listed = f"has {', '.join([*found.values()][:MOST_NEARBY])}" if found else "has no .mirage file"
+    close = suggestion(file.stem, found)
+    return close.replace("?", ".mirage?") if close else f"{folder} {listed if folder.is_dir() else 'is no folder'}"

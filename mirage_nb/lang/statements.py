@@ -459,7 +459,7 @@ class Statements(Declarations):
             binding = self.expressions.bindings.get(name)
             if binding is None:
                 constants = list(numbers_of(self.expressions))
-                known = f"the sizes are {', '.join(constants)}" if constants else "the program has no sizes"
+                known = f"the sizes are {', '.join(constants)}" if constants else "a size is a line such as B = 8"
                 raise UnknownNameError(
                     f"the program has no size {shorten(str(name))}", hint=suggestion(str(name), constants) or known
                 )

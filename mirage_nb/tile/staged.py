@@ -59,28 +59,18 @@ class Task:
 
 
 class Signal(enum.Enum):
-    """What has no more to say than when it is."""
+    """What has no more to say than when it is: the value, in words."""
 
-    DEPEND = "depend"
-    """Wait for the end of the kernel in front."""
-    COMMIT = "commit"
-    """The copies since the last one are a group."""
-    BARRIER = "barrier"
-    """All threads that compute wait for each other."""
-    READY = "ready"
-    """Wait until the loader has set up the barriers of the ring."""
-    FENCE = "fence"
-    """What ordinary loads and stores did comes before what the copy engine and warpgroups do from here on."""
-    ACQUIRE = "acquire"
-    """The loader waits until the stage of this iteration is empty."""
-    AWAIT = "await"
-    """Wait until the stage of this iteration is full."""
-    RELEASE = "release"
-    """This warp has finished with the stage."""
-    PLACE = "place"
-    """This warp finds its place in the region."""
-    CURRENT = "current"
-    """From here on the ring's tiles are those of this iteration."""
+    DEPEND = "wait for the end of the kernel in front"
+    COMMIT = "the copies since the last one are a group"
+    BARRIER = "all threads that compute wait for each other"
+    READY = "wait until the loader has set up the barriers of the ring"
+    FENCE = "ordinary loads and stores come before what the copy engine and warpgroups do from here on"
+    ACQUIRE = "the loader waits until the stage of this iteration is empty"
+    AWAIT = "wait until the stage of this iteration is full"
+    RELEASE = "this warp has finished with the stage"
+    PLACE = "this warp finds its place in the region"
+    CURRENT = "from here on the ring's tiles are those of this iteration"
 
 
 @dataclass(frozen=True, slots=True)

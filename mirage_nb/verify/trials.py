@@ -129,9 +129,10 @@ def _verdict(
     progress: Progress | None,
 ) -> Verdict:
     """The verdict, a known one unless somebody wants to be told of progress."""
-    if not 1 <= rigour.trials <= MAX_TRIALS or not 0 <= rigour.seed < 2**63:
-        hint = f"1 to {MAX_TRIALS} trials, a seed below 2^63"
-        raise OptionError(f"{rigour.trials} trials, seed {rigour.seed}", hint=hint)
+    if not 1 <= rigour.trials <= MAX_TRIALS:
+        raise OptionError(f"{rigour.trials} trials", hint=f"1 to {MAX_TRIALS}")
+    if not 0 <= rigour.seed < 2**63:
+        raise OptionError(f"a seed of {rigour.seed}", hint="0 to below 2^63")
     _check_inputs(program, candidate)
     try:
         known = known_program(program)
@@ -295,8 +296,9 @@ class _Run:
         trial = self.drawn.trial(number)
         noted = Noted()
         found = evaluate(self.candidate, trial.inputs, trial.instance, noted if self.observer else None)
-        matching.compare(trial.expected, found, self.drawn.seed(number))
-        if self.observer is not None and matching.witness is None:
+        spared = self.observer is not None and self.observer.spares(self.drawn.shown(number))
+        matching.compare(trial.expected, found, self.drawn.seed(number), not spared)
+        if self.observer is not None and matching.witness is None and not spared:
             inputs = [trial.inputs[i.name] for i in self.candidate.inputs]
             ranked = [*trial.noted.ranked, *noted.ranked]
             self.observer.look(self.drawn.shown(number), inputs, trial.instance, noted.radicands, ranked)

@@ -14,9 +14,10 @@ from html import escape
 from mirage_nb.errors import MirageError
 from mirage_nb.ir import BlockGraph, KernelGraph
 from mirage_nb.ir.text import print_graph
-from mirage_nb.optimize.plan import Plan, Staged, plan
+from mirage_nb.optimize.plan import BlockPlan, Plan, Staged, plan
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
+from mirage_nb.tile.program import Program
 from mirage_nb.viz.mugraph import mugraph_svg
 from mirage_nb.viz.raster import trusted_only
 from mirage_nb.viz.schedule import kilobytes
@@ -94,9 +95,8 @@ FACTS: dict[str, Fact] = {
 }
 _PLANNED: dict[str, Fact] = {
     "shared memory": lambda _, p: _each(p, lambda kernel: kilobytes(kernel.shared_bytes)),
-    "threads per block": lambda _, p: _each(p, lambda kernel: str(kernel.options.threads)),
-    "steps": lambda _, p: _each(p, lambda kernel: str(len((kernel.staged or Staged()).steps))),
-    "barriers": lambda _, p: _each(p, lambda kernel: str(len((kernel.staged or Staged()).barriers))),
+    "threads per block": lambda _, p: _each(p, lambda kernel: str(kernel.threads)),
+    "schedule": lambda _, p: _each(p, _schedule),
     "temporaries": lambda _, p: "unknown" if p is None else kilobytes(p.workspace.peak),
 }
 
@@ -106,6 +106,16 @@ def _each(planned: Plan | None, what: Callable[..., str]) -> str:
     if planned is None:
         return "unknown: it cannot be emitted for this target"
     return ", ".join(what(kernel) for kernel in planned.kernels if kernel is not None) or "none"
+
+
+def _schedule(kernel: BlockPlan) -> str:
+    """What its threads do, in a few words."""
+    match kernel.strategy:
+        case Program(roles=roles):
+            return f"{len(roles)} roles"
+        case Staged(steps=steps, barriers=barriers):
+            return f"{len(steps)} steps, {len(barriers)} barriers"
+    return "tiles in registers"
 
 
 def _difference(left: KernelGraph, right: KernelGraph) -> str:

@@ -4,6 +4,7 @@
 const ZOOM = 1.3;
 const MOST_HEIGHT = 760;
 const CUT = 1.25; // so much wider than its frame a picture may begin
+const NEARLY = 0.87; // from this scale on a picture that can begin as wide as its frame does
 const READABLE = 0.95; // below this scale text is small: a picture that is taller begins at its top instead
 const PLAY_MS = 450;
 
@@ -48,7 +49,8 @@ function makeZoom(canvas) {
     fit();
     if (box.scale >= READABLE) return;
     const { across } = size();
-    const scale = Math.max(box.scale, Math.min(READABLE, (CUT * across) / width));
+    const wide = across / width;
+    const scale = Math.max(box.scale, Math.min(READABLE, wide < NEARLY ? CUT * wide : wide));
     box = { scale, x: Math.min(0, (width - across / scale) / 2), y: 0 }; // as one reads: what is cut off is on the right
     draw();
   };

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import pairwise
+from types import ModuleType
 
 from mirage_nb.codegen import register_resident
 from mirage_nb.codegen.staged import comment
 from mirage_nb.ir import BlockGraph
 from mirage_nb.optimize.plan import BlockPlan, Staged
+from mirage_nb.tile import program as specialised
 from mirage_nb.tile import resident, staged
 from mirage_nb.tile.lines import line_of, lines_of
 from mirage_nb.tile.order import Phase, lifetime
@@ -72,6 +74,7 @@ def _resident_rows(number: int, program: ResidentProgram, body: Sequence[residen
     """A row for every statement; those of a reduction, or of a saver, share one."""
     first = [values[0] if values else -1 for _, values in program.block.definitions()]
     tasks = [statement for statement in flat(program.code) if isinstance(statement, resident.Task)]
+    bare = "<td></td><td></td>"
     for statement in body:
         match statement:
             case resident.Each(body=inside):
@@ -80,17 +83,28 @@ def _resident_rows(number: int, program: ResidentProgram, body: Sequence[residen
             case resident.Task(op, inside):
                 computes = escape(register_resident.comment(program.block, statement))
                 what = f"<td>{tasks.index(statement)}</td><td><code>{computes}</code></td>"
-                yield _row(what, [line_of(inner) for inner in inside], [f"{number}.{op}"])
+                yield _row(what, _code(map(line_of, inside), resident), [f"{number}.{op}"])
             case resident.Load(value):
-                yield _row("<td></td><td></td>", [line_of(statement)], [f"{number}.{first.index(value)}"])
+                yield _row(bare, _code([line_of(statement)], resident), [f"{number}.{first.index(value)}"])
             case _:
-                yield _row("<td></td><td></td>", [line_of(statement)], [])
+                yield _row(bare, _code([line_of(statement)], resident))
 
 
-def _row(what: str, lines: Sequence[str], ops: Sequence[str]) -> str:
+def _row(what: str, code: str, ops: Sequence[str] = ()) -> str:
     """A row of the table; ops: what lights up with it."""
-    places, code = f" data-ops='{' '.join(ops)}'" if ops else "", escape("\n".join(lines))
+    places = f" data-ops='{' '.join(ops)}'" if ops else ""
     return f"<tr{places}>{what}<td><code>{code}</code></td></tr>"
+
+
+def _code(lines: Iterable[str], room: ModuleType) -> str:
+    """Lines of a program whose statements a module has; pointed at, each says what such a statement does."""
+    return "\n".join(f"<span title='{escape(_meaning(line, room))}'>{escape(line)}</span>" for line in lines)
+
+
+def _meaning(line: str, room: ModuleType) -> str:
+    """The first sentence of the docstring of what a line is of."""
+    doc = getattr(getattr(room, line.strip().partition("(")[0], None), "__doc__", None)
+    return " ".join((doc or "").split()).partition(". ")[0]
 
 
 def _rows(
@@ -112,11 +126,14 @@ def _rows(
             case staged.Signal.BARRIER:
                 yield "<tr class='mir-barrier'><td colspan='3'>barrier: all threads wait for each other</td></tr>"
                 continue
+            case staged.Signal():
+                yield f"<tr><td></td><td></td><td>{escape(statement.value)}</td></tr>"
+                continue
             case _:
                 what, lines = "<td></td><td></td>", [line_of(statement)]
                 value = getattr(statement, "value", None)
                 ops = [i for i, (_, values) in enumerate(block.definitions()) if value in values]
-        yield _row(what, lines, [f"{number}.{op}" for op in ops])
+        yield _row(what, _code(lines, staged), [f"{number}.{op}" for op in ops])
 
 
 def _repeated(statement: staged.Loop | staged.Refill) -> str:
@@ -201,18 +218,24 @@ def roles_html(program: Program) -> str:
     """A tile program: the block's tile in colours by instruction, pipelines, tiles, and roles side by side, every
     statement as its text form has it."""
     pipelines = "".join(f"<li>{escape(_pipeline(program, ring))}</li>" for ring in program.pipelines)
-    tiles = escape("\n".join(line_of(tile) for tile in program.tiles))
+    tiles = _code(map(line_of, program.tiles), specialised)
     lanes = "".join(
-        f"<td><b>{escape(_role(role))}</b><pre class='mir-source'>"
-        f"{escape(chr(10).join(line for s in program.statements(role.name) for line in lines_of(s)))}</pre></td>"
+        f"<td><b>{escape(_role(role))}</b><pre class='mir-source mir-wrapped'>"
+        f"{_code(_written(program, role), specialised)}</pre></td>"
         for role in program.roles
     )
     return (
         f"{framed(program_drawing(program).svg, 'the tile by instruction')}"
-        f"<ul class='mir-pipelines'>{pipelines}</ul><pre class='mir-source'>{tiles}</pre>"
+        f"<ul class='mir-pipelines'>{pipelines}</ul><pre class='mir-source mir-wrapped'>{tiles}</pre>"
         "<div class='mir-scroll mir-tall' tabindex='0' role='group' aria-label='roles'>"
         f"<table class='mir-table mir-roles'><tbody><tr>{lanes}</tr></tbody></table></div>"
     )
+
+
+def _written(program: Program, role: Role) -> Iterator[str]:
+    """What a role does, line by line."""
+    for statement in program.statements(role.name):
+        yield from lines_of(statement)
 
 
 def _role(role: Role) -> str:

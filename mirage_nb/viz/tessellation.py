@@ -35,6 +35,8 @@ COLOURS = {Unit.TENSOR: ("kernel", "merged", "thread"), Unit.PLAIN: ("loop", "ca
 STYLE = "".join(
     f".mir .tx-{name}{{fill:var(--mir-{name});fill-opacity:.3;stroke:var(--mir-{name});stroke-width:1.2}}"
     f".mir .txl-{name}{{fill:none;stroke:var(--mir-{name});stroke-width:.6;stroke-opacity:.6}}"
+    f".mir .txn-{name}{{paint-order:stroke;stroke-width:5;"
+    f"stroke:color-mix(in srgb,var(--mir-{name}) 30%,var(--mir-ground))}}"
     for name in sorted({name for names in COLOURS.values() for name in names})
 )
 Span = tuple[int, int]
@@ -237,7 +239,7 @@ def _panel(panel: Panel, colours: dict[str, str]) -> tuple[list[str], tuple[floa
         )
         name = area.who or area.kind
         if h >= SMALL + 3.0 and svg.text_width(name, SMALL) + 6.0 <= w:
-            parts.append(svg.label(name, x + w / 2, y + h / 2, SMALL, anchor="middle"))
+            parts.append(svg.label(name, x + w / 2, y + h / 2, SMALL, cls=f"txn-{colour}", anchor="middle"))
     parts += _ticks(across, panel.columns, upright=False) + _ticks(down, panel.rows, upright=True)
     return parts, (LEFT + max(wide, svg.text_width(panel.title, SMALL)) + 4.0, TOP + high + 4.0)
 

@@ -159,18 +159,18 @@ def _picture(access: Access, grid: Sequence[int], loop: int, whole: Sequence[Spa
     flat = max(0, rank - 2)
     across = lengths[-1] if rank else SHORT
     down = lengths[-2] if rank > 1 else SHORT
-    left, y = 30.0, 12.0
+    left, y = 30.0, 13.0
     parts: list[str] = []
     for dim in range(flat):
         parts += _box(access, grid, loop, (None, dim), (left, y, lengths[dim], BAR), (whole, tile))
         parts.append(svg.label(_axis(access, dim), left - 4.0, y + BAR / 2, SMALL - 1, cls="soft", anchor="end"))
         y += BAR + 6.0
-    y += 8.0 if flat else 2.0
+    y += 9.0 if flat else 2.0
     rows, columns = (rank - 2 if rank > 1 else None), (rank - 1 if rank else None)
     parts += _box(access, grid, loop, (rows, columns), (left, y, across, down), (whole, tile))
     if columns is not None:
         parts.append(
-            svg.label(_axis(access, columns), left + across / 2, y - 5.0, SMALL - 1, cls="soft", anchor="middle")
+            svg.label(_axis(access, columns), left + across / 2, y - 7.0, SMALL - 1, cls="soft", anchor="middle")
         )
     if rows is not None:
         parts.append(svg.label(_axis(access, rows), left - 4.0, y + down / 2, SMALL - 1, cls="soft", anchor="end"))

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mirage_nb.errors import OptionError, TraceError
+from mirage_nb.errors import OptionError, TargetError, TraceError
 from mirage_nb.frontend import model_report
 from mirage_nb.frontend.compiled import graphs, kernels
 from mirage_nb.frontend.compiled.graphs import MAX_SIZES, eager
@@ -458,10 +458,11 @@ def test_the_entry_point_is_the_backend(monkeypatch: pytest.MonkeyPatch) -> None
         (None, {"total": 0}, "total of search"),
         (None, {"wait": 1}, "True or False"),
         (None, {"remainder": "jax"}, "no remainder"),
+        (None, {"target": "h10"}, "unknown target 'h10'"),
     ],
 )
 def test_options_that_there_are_not(mode: str | None, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises((OptionError, TargetError), match=said):
         Options.of(mode, options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import mirage_nb
-from mirage_nb.errors import TraceError
+from mirage_nb.errors import LaunchError, TraceError
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import DType
 
@@ -55,6 +56,25 @@ def test_a_module_is_the_program_that_it_computes() -> None:
     found = evaluate(program.graph, [t.numpy() for t in program.arguments(x)])
     for ours, theirs in zip(found, model(x), strict=True):
         np.testing.assert_allclose(ours.reshape(theirs.shape), theirs.detach().numpy(), rtol=1e-9)
+
+
+def test_a_session_is_called_as_the_module_is() -> None:
+    """It has the module's own tensors; what a call gives comes in front of them, or by name."""
+    model, x = nn.Linear(16, 8), torch.randn(4, 16)
+    program = mirage_nb.from_torch(model, (x,))
+    session = mirage_nb.superoptimize(program, effort="quick")
+    for found in (session(x), session(input=x), session(*program.arguments(x)), session(x, weight=model.weight)):
+        torch.testing.assert_close(found, model(x), rtol=1e-3, atol=1e-3)
+    with pytest.raises(LaunchError, match="expected the tensors input, weight, bias: there is none for input"):
+        session()
+
+
+def test_what_a_model_does_not_take_is_said_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """PyTorch logs some hundred lines of calls in front of it."""
+    for read in (mirage_nb.from_torch, mirage_nb.model_report):
+        with pytest.raises(TraceError, match=r"must have same reduction dim, but got \[4, 5\]"):
+            read(nn.Linear(16, 8), (torch.randn(4, 5),))
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
 
 
 def test_a_function_is_one_too() -> None:

@@ -36,6 +36,7 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("return x @ W", NAME, "x", "did you mean X?"),
     ("return zebra @ W", NAME, "zebra", "inputs are declared as"),
     ("return Y @ X\nY = exp(X)", NAME, "Y", "line 4"),
+    ("return 1 * (lambda x: x + 1)", NAME, "lambda x: x + 1", "call it: f(x), behind f = lambda x: x + 1"),
     ("return sofmax(X)", NAME, "sofmax", "did you mean softmax?"),
     ("return zzyzx(X)", NAME, "zzyzx", "the functions are"),
     ("return exp @ X", NAME, "exp", "call it: exp(x)"),
@@ -251,7 +252,7 @@ IN_LINE_3: list[tuple[str, type[MirageError], str, str]] = [
     ("def f(x): return exp(x, x)", SYNTAX, "exp(x, x)", "one argument"),
     ("def f(x): return y", NAME, "y", "there is no y"),
     ("def f(x): return x / 0", SYNTAX, "x / 0", "division by zero"),
-    ("def f(x): return 2 ** x", SYNTAX, "2 ** x", "exponent"),
+    ("def f(x): return 2 ** x", SYNTAX, "2 ** x", "exponent is not a number write exp(x * log(2))"),
     ("Y = (X + 1)(X)", SYNTAX, "(X + 1)(X)", "not a function"),
     ("Y = [lambda **x: x]", SYNTAX, "lambda **x: x", "line of its own"),
     ("Y = [x for x in 3]", SYNTAX, "3", "over a range or several tensors"),
@@ -475,3 +476,16 @@ def _frames() -> list[object]:
         found.append(frame)
         frame = frame.f_back  # type: ignore[assignment]  # the loop ends at None
     return found
+
+
+def test_a_type_is_no_input() -> None:
+    """It was said to be used before it is defined, in the line behind that."""
+    with pytest.raises(UnknownNameError, match="A is no tensor here") as caught:
+        parse("A = f16[4, 8]\nreturn exp(A)")
+    assert "line 1 defines it; an input has a colon, as A: f16[2, 3]" == caught.value.hint
+
+
+def test_what_is_left_out_of_a_long_line_is_marked() -> None:
+    first, *_, last = SourceSpan(1, 151, 2, "x" * 150 + "Ab" + "x" * 150).caret().splitlines()
+    assert first.startswith("  line 1: …x") and first.endswith("x…") and first[last.index("^") :][:2] == "Ab"
+    assert "…" not in SourceSpan(1, 1, 2, "Ab" + "x" * 60).caret()

@@ -453,8 +453,10 @@ def test_load_reads_files_of_other_systems(tmp_path: Any) -> None:
     file.write_bytes(b"X: f16[2]\xff")
     with pytest.raises(FormatError, match="UTF-8"):
         load(file)
-    with pytest.raises(FormatError, match="No such file"):
-        load(tmp_path / "absent.mirage")
+    for absent, said in (("smal.mirage", "did you mean small.mirage?"), ("zzz.mirage", "has small.mirage")):
+        with pytest.raises(FormatError, match="No such file") as caught:
+            load(tmp_path / absent)
+        assert caught.value.hint.endswith(said)
 
 
 def test_what_was_added_to_itself_sixty_times_is_known_to_be_whole() -> None:

@@ -123,7 +123,7 @@ def test_a_mistake_in_the_program_shows_line_and_caret_and_no_traceback(shell: I
     [
         ("%%mirage f\nX: f16[4, 8]\nX: f16[8]\nreturn X", "line 3: X: f16[8]", "the first definition is in line 2"),
         ("%%mirage f\n# nothing\n\n", "line 1: %%mirage f", "an input is declared as"),
-        ("%%mirage f --set B=8\nX: f16[4, 8]\nreturn X + X", "line 1: %%mirage f --set B=8", "no sizes"),
+        ("%%mirage f --set B=8\nX: f16[4, 8]\nreturn X + X", "line 1: %%mirage f --set B=8", "no size B"),
         ("%%mirage f\nX: f16[4, 8]\r\nreturn xylophone(X)\r\n", "line 3: return xylophone(X)", "the functions are"),
         ("%%mirage f\nX:\tf16[4, 8]\nreturn X + X", "line 2: X: f16[4, 8]", "spaces"),
     ],

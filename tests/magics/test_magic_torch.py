@@ -21,7 +21,7 @@ def test_a_model_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     variables: dict[str, Any] = {"model": lambda x: torch.softmax(x @ x, -1), "x": torch.randn(8, 8)}
     verbs.perform(variables, "torch model x")
     ((text, html),) = said
-    assert text.startswith("1 graph, 1 region (") and "<table>" in html
+    assert text.startswith("1 graph, 1 region, 0 replaced") and "<table>" in html
 
 
 @pytest.mark.parametrize("line", ["torch model y", "torch nobody x"])

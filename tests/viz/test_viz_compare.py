@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from mirage_nb.targets import find_target
 from mirage_nb.viz.compare import compare_html, compare_text
 from tests.browser.fake_session import candidates
+from tests.codegen.mugraphs import linear
 from tests.viz.mugraph_samples import rmsnorm_fused
 from tests.viz.test_viz_html import read
 
@@ -22,6 +24,13 @@ def test_facts_that_differ_are_marked() -> None:
     assert {"time", "grid dims", "for-loop range", "blocks", "shared memory"} <= marked
     assert "kernels" not in marked and "verdict" not in marked
     assert "-%3 = Graph" in html and "+%3 = Graph" in html
+
+
+def test_a_tile_program_is_compared_by_its_roles() -> None:
+    """It has neither the steps nor the barriers of a staged program, and was said to have none of them: 0."""
+    first = candidates(1)[0]
+    html = compare_html(first, replace(first, graph=linear(256, 256, 256, 128, 128)), H200)
+    assert re.search("schedule</th><td>[1-9][0-9]* steps, [1-9][0-9]* barriers</td><td>2 roles</td>", html)
 
 
 def test_a_mugraph_differs_in_nothing_from_itself() -> None:

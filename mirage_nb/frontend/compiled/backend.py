@@ -7,6 +7,7 @@ were taken before the inner compiler gets a graph, so what it replaces needs non
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from mirage_nb.frontend.compiled.mutated import KeepOverwritten
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import find_regions
 from mirage_nb.frontend.compiled.report import GraphReport, ModelReport, Reports, untraced
+from mirage_nb.frontend.program import unlogged
 from mirage_nb.frontend.spelled import spell_out
 
 KERNELS = Kernels(Searched())
@@ -76,12 +78,13 @@ def look(model: Any, example_inputs: Any, target: str | None = None) -> ModelRep
         return compile_inside(inner, gm, inputs, {})
 
     before = untraced()
-    with torch.no_grad():
+    with torch.no_grad(), unlogged():
         compiled: Any = torch.compile(model, backend=backend, dynamic=False)
         try:
             compiled(*(example_inputs if isinstance(example_inputs, list | tuple) else (example_inputs,)))
         except Exception as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raised = re.search(r"got \w+\([\"'](.*)[\"']\)$", str(error), re.MULTILINE)  # what the model raised itself
+            first = raised[1] if raised else (str(error).splitlines() or [type(error).__name__])[0]
             hint = "model_report(model, inputs) calls model(*inputs): a tensor, or a tuple of all that it takes"
             raise TraceError(f"the model fails on these inputs: {first}", hint=hint) from error
     return ModelReport(graphs, untraced() - before)

@@ -15,6 +15,7 @@ import torch
 
 from mirage_nb.errors import OptionError
 from mirage_nb.search import EFFORTS
+from mirage_nb.targets import find_target
 
 REMAINDERS = ("inductor", "eager")
 MODES = {
@@ -98,6 +99,8 @@ class Options:
             seconds = getattr(self, name)
             if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < float("inf")):
                 raise OptionError(f"{name} of search are a positive number, not {seconds!r}", hint=f"{name}=30")
+        if self.target is not None:
+            find_target(self.target)
         for name in ("wait", "emulate"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} is True or False, not {getattr(self, name)!r}")

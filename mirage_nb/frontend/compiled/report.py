@@ -7,6 +7,7 @@ cost model, and everything that stayed with PyTorch has its reason.
 from __future__ import annotations
 
 import html
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -186,19 +187,21 @@ class ModelReport:
         return f"<ModelReport: {self._headline()}>"
 
     def _headline(self) -> str:
-        different = len({entry.region.digest for entry in self.entries})
-        regions = f"{_count(len(self.entries), 'region')} ({different} different)"
+        kinds = len({entry.region.digest for entry in self.entries})
+        regions = _count(len(self.entries), "region")
+        regions += f" of {_count(kinds, 'kind')}" if kinds < len(self.entries) else ""
         return f"{_count(len(self.graphs), 'graph')}, {regions}, {self.replaced} replaced"
 
     def to_html(self) -> str:
         """A table, without scripts."""
 
         def row(cell: str, cells: Iterable[str]) -> str:
-            return f"<tr>{''.join(f'<{cell}>{html.escape(text)}</{cell}>' for text in cells)}</tr>"
+            opened = f"<{cell} style='text-align:left'>"
+            return f"<tr>{''.join(f'{opened}{html.escape(_set(text))}</{cell}>' for text in cells)}</tr>"
 
         body = "".join(row("td", cells) for cells in self.rows())
         table = f"<table><thead>{row('th', COLUMNS)}</thead><tbody>{body}</tbody></table>" if body else ""
-        rest = "".join(f"<li>{html.escape(line)}</li>" for line in self.remarks())
+        rest = "".join(f"<li>{html.escape(_set(line))}</li>" for line in self.remarks())
         below = f"<ul>{rest}</ul>" if rest else ""
         return f'<div class="mirage-model"><p>{html.escape(self._headline())}</p>{table}{below}</div>'
 
@@ -238,6 +241,11 @@ def untraced() -> Counter[str]:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _set(text: str) -> str:
+    """What a terminal is shown, as a page has it."""
+    return re.sub(r"(?<=\d) us\b", " µs", text.replace("->", "→"))
 
 
 def _operators(region: Region) -> str:

@@ -193,8 +193,11 @@ def ordered(wanted: Sequence[Input], tensors: tuple[Any, ...], named: Mapping[st
     tensors of the one element that scalars have. Raises LaunchError."""
     left = [i.name for i in wanted[len(tensors) :]]
     if len(tensors) > len(wanted) or set(left) != set(named):
-        names = ", ".join(i.name for i in wanted)
-        raise LaunchError(f"expected the tensors {names}", hint="pass them in this order, or by name")
+        names, missing, other = ", ".join(i.name for i in wanted), set(left) - set(named), set(named) - set(left)
+        said = f"there is none for {', '.join(n for n in left if n in missing)}" if missing else ""
+        said = f"{', '.join(sorted(other))} is not one of those that are left" if other else said
+        said = f"{len(tensors)} were given" if len(tensors) > len(wanted) else said
+        raise LaunchError(f"expected the tensors {names}: {said}", hint="pass them in this order, or by name")
     given = (*tensors, *(named[name] for name in left))
     like = next(filter(is_torch, given), None)
     return tuple(_as_scalar(t, i, like) for t, i in zip(given, wanted, strict=True))

@@ -59,19 +59,21 @@ class Matching:
         """Whether the candidate has no value more often than by chance where the program has one."""
         return any(bool((out.missed * RARE > out.missed + out.compared).any()) for out in self._outputs)
 
-    def compare(self, expected: Sequence[FieldTensor], found: Sequence[FieldTensor], seed: int) -> None:
-        """Take in the values of one trial."""
+    def compare(
+        self, expected: Sequence[FieldTensor], found: Sequence[FieldTensor], seed: int, counts: bool = True
+    ) -> None:
+        """Take in the values of one trial; one that does not count may be a witness all the same."""
         for number, (want, got, out) in enumerate(zip(expected, found, self._outputs, strict=True)):
             if want.p is None or got.p is None:
                 raise AssertionError("outputs are read in their p part")
             if want.undefined is None and got.undefined is None:
                 wrong = want.p != got.p
-                out.compared += 1
+                out.compared += counts
             else:
                 both = want.defined & got.defined
                 wrong = both & (want.p != got.p)
-                out.compared += both
-                out.missed += want.defined & ~got.defined
+                out.compared += both & counts
+                out.missed += want.defined & ~got.defined & counts
             if self.witness is None and np.any(wrong):
                 index = tuple(int(i) for i in np.argwhere(wrong)[0])
                 self.witness = Witness(seed, number, index, str(want.p[index]), str(got.p[index]))

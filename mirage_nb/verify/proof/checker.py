@@ -131,7 +131,8 @@ def _shown(proof: Proof, goals: Sequence[Goal]) -> bool:
     states = replay(begun(goals), proof.steps, proof.properties)
     for number, state in enumerate(states):
         if state.left != state.right:
-            raise ProofError(f"after all steps the sides of goal {number} are not the same term")
+            message = f"after all steps the sides of goal {number} are not the same term"
+            raise ProofError(message, hint="of these two it is no proof; it may be one of others")
         for owed in undischarged(state.owed, state.facts):
             raise ProofError(owing(owed))
     return not all(NO_FACTS.holds(need, term) for goal in goals for need, term in goal.given)
