@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir import OPS, KernelGraph, OpKind
 from mirage_nb.ir.windows import shares, views
 from mirage_nb.predefined import matches
-from mirage_nb.search import depths, one_row, running, squares
+from mirage_nb.search import depths, factors, one_row, running, squares
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.coalesced import coalesced, restored
-from mirage_nb.search.grain import COMPOSED, Grain
+from mirage_nb.search.grain import COMPOSED, FOLDING, Grain
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import IsOver, never, partition
 from mirage_nb.search.pieces import VIEWS, Piece, Whole, is_heavy
@@ -40,12 +40,13 @@ LIBRARY_AND_FUSED = "library products, the rest fused"
 LIBRARY_KERNELS = "library kernels, the rest fused"
 ROWS_FUSED = "products of one row fused"
 PRODUCTS_FUSED = "generated products, the rest fused"
+SUMS_APART = "generated products, sums apart"
 COLUMNS_FUSED = "columns and long rows folded in parts"
 CROSSED_FUSED = "rows and parts of columns folded together"
 RUNNING_FUSED = "running sums fused"
 UNSEARCHED = frozenset(
     {OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, PRODUCTS_FUSED, COLUMNS_FUSED, CROSSED_FUSED}
-    | {RUNNING_FUSED}
+    | {SUMS_APART, RUNNING_FUSED}
 )
 """The configurations of candidates that nobody searched for."""
 COMPOSED_ROWS = ("lookup", "attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
@@ -200,6 +201,7 @@ GENERATED = Words(
             partial(one_row.evened, most=FEW),
             _by_axes(partial(one_row.halved, most=FEW)),
         ),
+        Wording(factors.scaled, factors.behind, _by_axes(factors.behind)),
         Wording(depths.joined, depths.parted, _by_axes(partial(depths.parted, least=1))),
         Wording(depths.uneven, depths.evened, _by_axes(depths.halved)),
     ),
@@ -208,6 +210,12 @@ GENERATED = Words(
 )
 """A product is a kernel with a loop, with what stands behind it, where that is estimated below a library; those that
 share rows, or are added, are one."""
+APART = replace(
+    GENERATED,
+    grain=replace(GENERATED.grain, folds=False),
+    as_is=lambda program: GENERATED.as_is(program) and any(OPS[op.kind].traits & FOLDING for op in program.ops),
+)
+"""The same with kernels for products alone: warps with roles fold nothing else."""
 IN_PARTS = replace(COMPOSED, row=PART, column=LONGEST_COLUMN)
 COLUMNS = Words(
     (

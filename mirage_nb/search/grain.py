@@ -24,6 +24,7 @@ class Grain:
         products: most products among them.
         looped: whether their kernels may have loops; else a block holds what it computes as a whole.
         rank: most elements that a product folds of what another one of a piece has made.
+        folds: whether a piece with a product may fold anything else.
         row, column: most elements that are folded along the innermost dimension, or another, if something is joined
             with that.
     """
@@ -32,6 +33,7 @@ class Grain:
     products: int
     looped: bool = True
     rank: float = math.inf
+    folds: bool = True
     row: float = math.inf
     column: float = math.inf
 

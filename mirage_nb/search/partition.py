@@ -306,6 +306,8 @@ class _Partition:
         composed = len(heavy) <= self.grain.products and not self.grain.looped
         if self._crosses(members) or (composed and (self._chains(members, heavy) or self._prepares(members, heavy))):
             return False
+        if heavy and not self.grain.folds and any(OPS[op.kind].traits & FOLDING for op in ops):
+            return False
         computed = sum(v not in self.constant for v in values)
         return computed <= self.grain.operators and len(heavy) <= self.grain.products
 

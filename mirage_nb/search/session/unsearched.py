@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from mirage_nb.ir import AccumAttrs, BlockGraph, KernelGraph, ThreadGraph
 from mirage_nb.search.composition import (
+    APART,
     COLUMNS,
     COLUMNS_FUSED,
     COMPOSED_ROWS,
@@ -27,6 +28,7 @@ from mirage_nb.search.composition import (
     ROWS_FUSED,
     RUNNING,
     RUNNING_FUSED,
+    SUMS_APART,
     Composition,
     library_and_fused,
     own_operators,
@@ -48,8 +50,8 @@ def unsearched(
     program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0, is_over: IsOver = never
 ) -> Iterator[Candidate]:
     """The program's own operators, then library products, more of a library's kernels, no products of one row, none at
-    all, none of long columns, and none of columns beside rows, with the rest fused, where that is something else, and
-    as long as there is time."""
+    all, generated ones that fold nothing else, none of long columns, and none of columns beside rows, with the rest
+    fused, where that is something else, and as long as there is time."""
     yield Candidate.of(own_operators(program, target), OWN_OPERATORS, operators_of(program), ITSELF)
     known = {program.digest()}
     for name, rows, said_as in (
@@ -57,6 +59,7 @@ def unsearched(
         (LIBRARY_KERNELS, COMPOSED_ROWS, None),
         (ROWS_FUSED, COMPOSED_ROWS, ONE_ROW),
         (PRODUCTS_FUSED, GENERATED_PRODUCTS, GENERATED),
+        (SUMS_APART, GENERATED_PRODUCTS, APART),
         (COLUMNS_FUSED, (), COLUMNS),
         (CROSSED_FUSED, (), CROSSED),
         (RUNNING_FUSED, (), RUNNING),
