@@ -33,6 +33,8 @@ def _trimmed(layout: list[int | None]) -> list[int | None]:
 
 def joined(first: Layout, second: Layout) -> Layout:
     """The layout to which two operands of an elementwise operator are broadcast."""
+    if _axes(first) == _axes(second) and 0 < len(first) < len(second):  # what is loaded is seen as what is computed
+        return second
     if _axes(first) >= _axes(second) and (first or not second):  # a tensor never loses its last dimension:
         return first  # it would take the type of a constant
     return second if _axes(second) >= _axes(first) else tuple(sorted(_axes(first) | _axes(second)))
