@@ -50,11 +50,12 @@ def _sums(program: KernelGraph) -> dict[int, tuple[int, int, int]]:
         if op.kind is not OpKind.SUM or (away := squared(maker, op.inputs[0])) is None or away.kind is not OpKind.SUB:
             continue
         row, mean = away.inputs
-        dim, shape = folded_dim(op), program.types[mean].shape
+        dim, shape, rank = folded_dim(op), program.types[mean].shape, len(program.types[row].shape)
+        shape = (*(1 for _ in range(rank - len(shape))), *shape)
         behind = _folds_behind(maker, mean)
         totals = [v for v in behind if (maker[v].inputs, maker[v].attrs) == ((row,), op.attrs)]
         wide = program.types[row].shape == program.types[op.inputs[0]].shape
-        if totals and len(behind) > 1 and wide and len(shape) == len(program.types[row].shape) and shape[dim] == 1:
+        if totals and len(behind) > 1 and wide and len(shape) == rank and shape[dim] == 1:
             found[value] = row, mean, totals[0]
     return found
 

@@ -160,10 +160,11 @@ class _Rewriting(Rewrite[KernelGraph]):
         if away is None or away.kind is not OpKind.SUB:
             return None
         row, mean = away.inputs
-        scaled = self.maker.get(mean)
+        scaled = self.maker.get(self._lined(mean))
         if scaled is None or scaled.kind is not OpKind.MUL:
             return None
-        kinds = {self.maker[v].kind: self.maker[v] for v in scaled.inputs if v in self.maker}
+        made = (self.maker.get(self._lined(v)) for v in scaled.inputs)
+        kinds = {op.kind: op for op in made if op is not None}
         total, factor = kinds.get(OpKind.SUM), kinds.get(OpKind.CONST)
         if total is None or factor is None or total.attrs != fold.attrs or total.inputs != (row,):
             return None
@@ -178,9 +179,21 @@ class _Rewriting(Rewrite[KernelGraph]):
         if fold.kind is not OpKind.SUM or away is None or away.kind is not OpKind.SUB:
             return None
         row, shift = away.inputs
-        top = self.maker.get(shift)
+        top = self.maker.get(self._lined(shift))
         found = top is not None and top.kind is OpKind.MAX and (top.inputs, top.attrs) == ((row,), fold.attrs)
         return row if found else None
+
+    def _lined(self, value: int) -> int:
+        """What a value is without leading dimensions of one element, along which it is repeated beside rows anyway."""
+        types = self.program.types
+        while (op := self.maker.get(value)) is not None and op.kind is OpKind.RESHAPE:
+            (source,) = op.inputs
+            own, before = types[value].shape, types[source].shape
+            spare = len(before) - len(own)
+            if spare < 0 or before != (*(1 for _ in range(spare)), *own):
+                break
+            value = source
+        return value
 
     # -- operators -------------------------------------------------------------------------------------
 
