@@ -11,7 +11,7 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.verify.reals.conditioning import ROUNDING, analyse
-from mirage_nb.verify.reals.float_gate import as_written
+from mirage_nb.verify.reals.float_gate import as_written, compare, reference
 from mirage_nb.verify.reals.rounding import rounded
 from tests.shares import examples
 from tests.strategies import arrays_for, programs
@@ -127,3 +127,34 @@ def test_of_a_quotient_by_what_rounding_makes_of_zero_nothing_is_known(quotient:
     found = analyse(graph, {"X": np.broadcast_to(rows, (64, 50))})
     finite = np.isfinite(found.outputs[0])
     assert finite.any() and np.isinf(found.deviations[0][finite]).all()
+
+
+@pytest.mark.parametrize(("right", "wrong"), [
+    ("where(sum(X * Y, 1, keepdims=True) > 0, X, Y)", "Y"),
+    ("where((S > 0.5) & (S < 2), S, 0)", "S"),
+    ("where((S < -1) | (S > 1), 0, S)", "0 * S"),
+    ("sum(S > 0, 1)", "sum(S > 1, 1)"),
+    ("where(sum(S > 3, 1, keepdims=True) > 0, S, 0)", "S"),
+    ("argmax(S, 1)", "argmax(S, 1) * 0 + 16"),
+    ("where(S >= max(S, 1)[:, None], S, 0)", "0 * S"),
+    ("sign(S)", "where(S > 1, 1, -1)"),
+])  # fmt: skip
+def test_masks_of_what_was_rounded_are_held(right: str, wrong: str) -> None:
+    """Whatever was chosen where they are 0 was allowed: a number that is not quite 0 is another choice."""
+    head = "X: f16[16, 64]\nY: f16[16, 64]\nS = X @ Y.T / 8\nreturn "
+    program, other = (parse(f"{head}{body} + 0 * (sum(X) + sum(Y))").graph for body in (right, wrong))
+    inputs = dict(zip("XY", rounded(np.random.default_rng(0).standard_normal((2, 16, 64)), DType.F16), strict=True))
+    wanted = reference(program, inputs)
+    assert compare(as_written(program, inputs), wanted).ok
+    assert not compare(as_written(other, inputs), wanted).ok
+    assert np.mean(np.asarray(wanted.deviations[0]) < 0.1) > 0.9
+
+
+def test_what_lies_at_an_edge_may_be_on_either_side() -> None:
+    """By as much as one element may be off; of two that are about the largest either may be."""
+    text = "X: f16[4, 3]\nW: f16[3, 2]\nS = X @ W\nreturn where(S > 0, 1, 0), where(S == max(S, 1)[:, None], 1, 0)"
+    x = np.array([[1.0, -1, 0.0], [1, -1, 2.0**-24], [1, -1, 1], [1, -1, -1]])
+    inputs = {"X": x, "W": np.array([[3.0, 3], [3, 3], [1, 2]])}
+    deviations = reference(parse(text).graph, inputs).deviations
+    assert (deviations[0][1] >= 1).all() and (deviations[0][2:] < 0.01).all()
+    assert (deviations[1][1] >= 1).all() and (deviations[1][2:] < 0.01).all()

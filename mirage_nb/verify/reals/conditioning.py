@@ -21,8 +21,21 @@ from numpy.typing import NDArray
 
 from mirage_nb.interp.reference import SCALARS, FloatAlgebra
 from mirage_nb.interp.run import run_block
-from mirage_nb.ir import OPS, ApplyAttrs, BlockGraph, DType, KernelGraph, Op, OpKind, PowAttrs, Trait, formula
+from mirage_nb.ir import (
+    COMPARISONS,
+    OPS,
+    ApplyAttrs,
+    BlockGraph,
+    DType,
+    KernelGraph,
+    Op,
+    OpKind,
+    PowAttrs,
+    Trait,
+    formula,
+)
 from mirage_nb.ir.dtypes import FORMATS
+from mirage_nb.verify.fields.indices import compares
 from mirage_nb.verify.reals.rounding import LARGEST, SMALLEST, rounded
 
 Array = NDArray[Any]
@@ -42,6 +55,13 @@ LINEAR = frozenset({OpKind.SUM, OpKind.RUNNING_SUM, OpKind.MATMUL, OpKind.CONCAT
 """Linear in each operand: errors add up as their squares do."""
 STEEP = frozenset({OpKind.EXP, OpKind.SILU, OpKind.GELU, OpKind.SIGMOID})
 """Evaluated by the exponential unit, whose argument is rounded to f32, too."""
+SHARP = frozenset({
+    OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.MAXIMUM, OpKind.MAX, OpKind.WHERE, OpKind.CAST, OpKind.RELU,
+    OpKind.CLAMP, *COMPARISONS,
+})  # fmt: skip
+"""Operators that lose nothing where the type has their result: comparisons, and what is made of masks."""
+JUMPS = frozenset({"step", "sign", "floor"})
+"""Functions that jump: what one element may be off by is what may lead it to another side."""
 WRITTEN = {OpKind.GELU: "x * (1 + erf(x / (14142135623730951/10000000000000000))) / 2"}
 """Operators that round as this formula does: the sum within cancels where x is negative, and what it loses there is a
 share of 1, not of the result."""
@@ -98,6 +118,7 @@ def analyse(program: KernelGraph, inputs: Mapping[str, Array]) -> Analysis:
     """Evaluate a program on inputs by name, with what rounding does to it. No value is held longer than it is read."""
     values = {n: _Tensor(np.asarray(inputs[i.name], np.float64), i.type.dtype) for n, i in enumerate(program.inputs)}
     last = {v: index for index, op in enumerate(program.ops) for v in op.inputs}
+    largest = _largest(program)
     fullest = 0.0
     with np.errstate(all="ignore"):
         for index, (op, results) in enumerate(program.definitions()):
@@ -105,7 +126,9 @@ def analyse(program: KernelGraph, inputs: Mapping[str, Array]) -> Analysis:
             for value in {*op.inputs}:
                 if last[value] == index and value not in program.outputs:
                     del values[value]
-            made = _results(op, operands, [program.types[v].dtype for v in results])
+            pair = op.inputs if op.kind in COMPARISONS else ()
+            tops = [place for place, v in enumerate(pair) if largest.get(v) == pair[1 - place]]
+            made = _results(op, operands, [program.types[v].dtype for v in results], tops)
             fullest = max([fullest, *(tensor.fullness(op, operands) for tensor in made)])
             values |= {v: t for v, t in zip(results, made, strict=True) if v in last or v in program.outputs}
         found = [(values[v], program.types[v].shape) for v in program.outputs]
@@ -120,8 +143,20 @@ def _deviation(tensor: _Tensor) -> Array:
     return np.zeros(()) if tensor.deviation is None else tensor.deviation
 
 
-def _results(op: Op, operands: list[_Tensor], dtypes: list[DType]) -> list[_Tensor]:
-    """The results of one operator, rounded to these types."""
+def _largest(program: KernelGraph) -> dict[int, int]:
+    """What values are the largest elements along a dimension of."""
+    found: dict[int, int] = {}
+    for op, (value, *_) in program.definitions():
+        if op.kind is OpKind.MAX:
+            found[value] = op.inputs[0]
+        elif op.kind is OpKind.RESHAPE and op.inputs[0] in found:
+            found[value] = found[op.inputs[0]]
+    return found
+
+
+def _results(op: Op, operands: list[_Tensor], dtypes: list[DType], tops: Sequence[int]) -> list[_Tensor]:
+    """The results of one operator, rounded to these types; `tops`: of a comparison, operands that are the largest
+    elements of the other one."""
     if isinstance(op.body, BlockGraph):
         return _of_kernel(op.body, operands, dtypes)
     exact = _EXACT.apply(op.kind, [t.exact for t in operands], op.attrs, 0)
@@ -133,12 +168,17 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType]) -> list[_Tens
     written = op.attrs.formula if isinstance(op.attrs, ApplyAttrs) else WRITTEN.get(op.kind)
     if written is not None:
         squares = _of_formula(written, operands[0], dtype)
+    elif tops:
+        squares = _beside_largest(operands[1 - tops[0]], operands[tops[0]])
     else:
         squares = _carried(op, operands, exact)
     if not moved:
-        squares = squares + _lost(op, operands, exact, dtype)
+        lost = _lost(op, operands, exact, dtype)
+        if op.kind in SHARP or compares(op.attrs):
+            lost = np.where((squares == 0) & _has(dtype, exact), 0.0, lost)
+        squares = squares + lost
     deviation = np.where(np.isfinite(exact), np.sqrt(squares), 0.0)
-    return [_Tensor(exact, dtype, np.where(np.isnan(deviation), np.inf, deviation))]
+    return [_Tensor(exact, dtype, np.where(np.isnan(deviation), np.inf, deviation) if deviation.any() else None)]
 
 
 def _computed_in(dtype: DType) -> DType:
@@ -149,6 +189,12 @@ def _computed_in(dtype: DType) -> DType:
 def _holds(dtype: DType, exact: Array) -> bool:
     """Whether the type has all of these numbers."""
     return bool(np.array_equal(rounded(exact, dtype), exact, equal_nan=True))
+
+
+def _has(dtype: DType, exact: Array) -> NDArray[np.bool_]:
+    """Which of these numbers the type has, none of which a kernel may take for zero."""
+    found: NDArray[np.bool_] = (rounded(exact, dtype) == exact) & ((np.abs(exact) >= SMALLEST[dtype]) | (exact == 0))
+    return found
 
 
 def _sums_exactly(op: Op, operands: Sequence[_Tensor], dtype: DType) -> bool:
@@ -180,6 +226,7 @@ def _lost(op: Op, operands: Sequence[_Tensor], exact: Array, dtype: DType) -> Ar
         terms = _EXACT.apply(op.kind, [np.abs(t.exact) for t in operands], op.attrs, 0)
         unit = ACCUMULATION[_computed_in(dtype)]
         square = square + (unit * np.where(np.isfinite(terms), terms, 0.0)) ** 2
+        square = np.where(terms == 0, 0.0, square)  # nothing but zeros
     return square
 
 
@@ -194,6 +241,8 @@ def _carried(op: Op, operands: Sequence[_Tensor], exact: Array) -> Array:
             deviation = np.hypot(_deviation(operand), unit * size)
         if deviation is None:
             continue
+        if op.kind in COMPARISONS:
+            deviation = SINGLE * deviation
         if Trait.VIEW in OPS[op.kind].traits:
             rest = [np.zeros(t.exact.shape) for t in operands]
             total = total + _EXACT.apply(op.kind, _put(rest, place, deviation**2), op.attrs, 0)
@@ -203,6 +252,17 @@ def _carried(op: Op, operands: Sequence[_Tensor], exact: Array) -> Array:
         else:
             total = total + _difference(op, operands, place, deviation, exact) ** 2
     return total
+
+
+def _beside_largest(x: _Tensor, top: _Tensor) -> Array:
+    """The variance of comparing elements with the largest of them: that is itself, rounded as it was, unless rounding
+    may have led another one there."""
+    below = top.exact - x.exact
+    reach = np.broadcast_to(SINGLE * np.hypot(_deviation(x), _deviation(top)), below.shape)
+    near = (below <= reach) & (reach > 0)
+    folded = (1,) * (below.ndim - top.exact.ndim) + top.exact.shape
+    along = tuple(dim for dim, extent in enumerate(below.shape) if extent != folded[dim])
+    return np.where(near & (near.sum(along, keepdims=True) > 1), 1.0, 0.0)
 
 
 def _of_formula(text: str, operand: _Tensor, dtype: DType) -> Array:
@@ -224,11 +284,11 @@ def _primitive(name: str, function: Callable[..., Array], unit: float) -> Callab
     def made(*given: Any) -> tuple[Array, Array]:
         values = [one[0] if isinstance(one, tuple) else one for one in given]
         found = function(*values)
-        square = np.where(np.isfinite(found), unit * np.abs(found), 0.0) ** 2
+        square = np.where(np.isfinite(found) & (name not in JUMPS), unit * np.abs(found), 0.0) ** 2
         for place, one in enumerate(given):
             if not isinstance(one, tuple) or not one[1].any():
                 continue
-            value, deviation = one
+            value, deviation = one[0], one[1] * (SINGLE if name in JUMPS else 1.0)
             ends = [[*values[:place], end, *values[place + 1 :]] for end in (value + deviation, value - deviation)]
             moved = np.fmax(*(np.abs(function(*end) - found) for end in ends))
             divides = (name, place) == ("div", 1) or (name == "pow" and given[1] < 0)
