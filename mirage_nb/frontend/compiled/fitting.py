@@ -13,9 +13,8 @@ import math
 import operator
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,33 +33,47 @@ GAIN = 0.997
 Measure = Callable[[], float]
 
 
-@dataclass(frozen=True)
-class Fitting:
-    """What it takes to run a graph once more. written: arguments that it writes; kernels: those in it, once each."""
+class Version(NamedTuple):
+    """A graph compiled with kernels in it, each of these once; which of its arguments it writes: None where it is not
+    to be run for nothing."""
 
-    written: frozenset[int]
+    call: Callable[[list[Any]], Any]
+    written: frozenset[int] | None
     kernels: tuple[Kernel, ...]
 
-    @classmethod
-    def of(cls, graph: torch.fx.Graph, kernels: Iterable[Kernel]) -> Fitting | None:
-        """None where there is nothing to choose, or the graph is not to be run for nothing."""
-        found = [*{id(k): k for k in kernels if k.found is not None and k.found.others}.values()]
-        written = written_by(graph)
-        return cls(written, tuple(found)) if found and written is not None else None
 
-    def copied(self, arguments: Sequence[Any]) -> list[Any]:
-        """Arguments for runs that nobody sees: copies of what is written."""
-        return [a.clone() if n in self.written else a for n, a in enumerate(arguments)]
+def copied(found: Sequence[Version], arguments: Sequence[Any]) -> list[Any]:
+    """Arguments for runs that nobody sees: copies of what is written."""
+    written = {number for version in found for number in version.written or ()}
+    return [a.clone() if n in written else a for n, a in enumerate(arguments)]
 
-    def run(self, call: Callable[[list[Any]], Any], arguments: Sequence[Any], seconds: float = SECONDS) -> None:
-        """Choose the ways of its kernels. arguments: as `copied`, on a GPU."""
-        before = _ways(self.kernels)
-        device = next(a.device for a in arguments if isinstance(a, torch.Tensor) and a.is_cuda)
-        try:
-            with torch.no_grad(), torch.cuda.device(device):
-                choose(self.kernels, _timer(call, arguments), time.monotonic() + seconds)
-        except Exception:  # noqa: BLE001  # whatever it is, the model goes on as it was
-            _take(self.kernels, before)
+
+def fit(found: Sequence[Version], arguments: Sequence[Any], seconds: float = SECONDS) -> int:
+    """The number of the fastest of these versions of a graph, with its kernels in the ways that this takes.
+
+    Args:
+        arguments: as `copied`, on a GPU.
+        seconds: what it may take.
+    """
+    before = [_ways(version.kernels) for version in found]
+    device = next(a.device for a in arguments if isinstance(a, torch.Tensor) and a.is_cuda)
+    until, best, least = time.monotonic() + seconds, 0, math.inf
+    try:
+        with torch.no_grad(), torch.cuda.device(device):
+            for number, version in enumerate(found):
+                there = [_ways(one.kernels) for one in found]
+                open_ = version.written is not None
+                us = choose(version.kernels, _timer(version.call, arguments), until) if open_ else math.inf
+                if us < GAIN * least or number == 0:
+                    best, least = number, us
+                else:
+                    for one, ways in zip(found, there, strict=True):
+                        _take(one.kernels, ways)
+    except Exception:  # noqa: BLE001  # whatever it is, the model goes on as it was
+        best = 0
+        for version, ways in zip(found, before, strict=True):
+            _take(version.kernels, ways)
+    return best
 
 
 def written_by(graph: torch.fx.Graph) -> frozenset[int] | None:
@@ -90,9 +103,9 @@ def _counts(node: torch.fx.Node) -> bool:
     return not drops or bool(given.get("dropout_p", drops[0].default_value))
 
 
-def choose(kernels: Collection[Kernel], measure: Measure, until: float) -> None:
+def choose(kernels: Collection[Kernel], measure: Measure, until: float) -> float:
     """One kernel after the other takes the way with which `measure` is least, and all once more if one did, until the
-    clock (`time.monotonic`) says so. All stay as they were unless that is faster in the end."""
+    clock (`time.monotonic`) says so. All stay as they were unless that is faster in the end. Returns what that is."""
     before, least, better = _ways(kernels), measure(), True
     while better and least < math.inf and time.monotonic() < until:
         better = False
@@ -100,13 +113,14 @@ def choose(kernels: Collection[Kernel], measure: Measure, until: float) -> None:
             if (us := _chosen(kernel, least, measure, until)) < least:
                 least, better = us, True
     if (after := _ways(kernels)) == before:
-        return
+        return least
     times: dict[bool, float] = {}
     for new in (False, True) * 2:
         _take(kernels, after if new else before)
         times[new] = min(measure(), times.get(new, math.inf))
     if times[True] >= times[False]:
         _take(kernels, before)
+    return min(times.values())
 
 
 def _chosen(kernel: Kernel, least: float, measure: Measure, until: float) -> float:

@@ -17,7 +17,7 @@ import math
 import operator
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,13 +31,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mirage_nb.frontend.compiled.bodies import drop_numbers, own_bodies
 from mirage_nb.frontend.compiled.comparing import lying_anyhow
 from mirage_nb.frontend.compiled.compiling import compiling
-from mirage_nb.frontend.compiled.fitting import Fitting
+from mirage_nb.frontend.compiled.fitting import Version, copied, fit, written_by
 from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, Settled, target_of
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Regions, find_regions
 from mirage_nb.frontend.compiled.replacing import keep_strides, replace
 from mirage_nb.frontend.compiled.report import GraphReport, Reports
-from mirage_nb.frontend.compiled.seams import chosen
+from mirage_nb.frontend.compiled.seams import versions
 from mirage_nb.runtime.contest.later import Guard
 
 Call = Callable[[list[Any]], Any]
@@ -99,23 +99,25 @@ class Compiler:
         held = [(region, of[id(region)]) for region in found.found]
         report = self.reports.add(GraphReport.of(held, reasons(found), target))
 
-        def settled() -> list[Settled]:
+        def settled() -> list[list[Settled]]:
             every = (one for region in found.found for one in self.kernels.settled(region, self.options, batch))
-            return chosen(every, target)
+            return versions(every, target)
 
         kernels = [kernel for _, kernel in held]
         again = partial(self.again, examples, more)
         return Swapping(gm, kernels, settled, report, again, plain, self.options.wait, self._fit)
 
-    def _fit(self, fitting: Fitting, run: Call, arguments: Sequence[Any]) -> None:
-        """Choose the ways of kernels in compiled code by its time, at once or later, as one waits for kernels or not;
-        not in code that keeps CUDA graphs of its own, nor without a GPU."""
+    def _fit(self, found: Sequence[Version], arguments: Sequence[Any]) -> int:
+        """Which version of compiled code is the fastest, and its kernels' ways, by its time, at once or later, as one
+        waits for kernels or not: later it is the first. Not of code that keeps CUDA graphs of its own, nor without a
+        GPU."""
         on_gpu = any(isinstance(a, torch.Tensor) and a.is_cuda for a in arguments)
-        if not on_gpu or self.options.patches.get("triton.cudagraphs"):
-            return
-        with contextlib.suppress(torch.OutOfMemoryError):
-            work = partial(fitting.run, run, fitting.copied(arguments))
-            self.kernels.later(work) if not self.options.wait else work()
+        if on_gpu and not self.options.patches.get("triton.cudagraphs"):
+            with contextlib.suppress(torch.OutOfMemoryError):
+                if self.options.wait:
+                    return fit(found, copied(found, arguments))
+                self.kernels.later(partial(fit, found[:1], copied(found[:1], arguments)))
+        return 0
 
     def again(
         self, examples: list[Any], more: dict[str, Any], gm: torch.fx.GraphModule, *, changed: bool = False
@@ -190,23 +192,23 @@ class Swapping:
     Args:
         original: the graph.
         kernels: those that are looked for.
-        settled: what became of its regions and their parts, once that is known.
+        settled: what became of its regions and their parts, once that is known, in versions (`seams.versions`).
         again: compiles a graph, one that is `changed` or as it was.
         plain: the compiled graph as it was; None: it is compiled when it is known what takes the place of regions.
         wait: whether the first call waits until that is known.
-        fit: has the ways of kernels in compiled code chosen, for arguments like these.
+        fit: which version of compiled code is the fastest for arguments like these, with kernels in the best ways.
     """
 
     def __init__(
         self,
         original: torch.fx.GraphModule,
         kernels: Sequence[Kernel],
-        settled: Callable[[], list[Settled]],
+        settled: Callable[[], list[list[Settled]]],
         report: GraphReport,
         again: Build,
         plain: Call | None,
         wait: bool,
-        fit: Callable[[Fitting, Call, Sequence[Any]], None],
+        fit: Callable[[Sequence[Version], Sequence[Any]], int],
     ) -> None:
         self._boxed_call = True  # takes its arguments in one list; PyTorch looks for it in the object itself
         self._original: torch.fx.GraphModule | None = original
@@ -217,7 +219,7 @@ class Swapping:
         self._run = plain
         self._wait = wait
         self._fit = fit
-        self._fitting: Fitting | None = None
+        self._made: list[tuple[Version, list[Settled]]] = []
         self._turn = Guard()
         self._named: tuple[int, ...] = ()
 
@@ -228,9 +230,11 @@ class Swapping:
         assert self._run is not None
         for number in self._named:
             arguments[number] = arguments[number].as_subclass(torch.Tensor)
-        if self._fitting is not None:
-            fitting, self._fitting = self._fitting, None
-            self._fit(fitting, self._run, arguments)
+        if self._made:
+            made, self._made = self._made, []
+            version, settled = made[self._fit([version for version, _ in made], arguments)]
+            self._run = version.call
+            self.report.settle(settled)
         return self._run(arguments)
 
     def _look(self) -> None:
@@ -250,21 +254,38 @@ class Swapping:
 
     def _swap(self, original: torch.fx.GraphModule) -> None:
         """Put kernels in the place of their regions; on any failure everything stays."""
-        settled = self._settled()
-        taken = [(one.region, one.kernel) for one in settled if one.taken]
-        as_it_was = torch.fx.GraphModule(original, copy.deepcopy(original.graph)) if self._run is None else None
-        if taken:
-            try:
-                replace(original, taken)
-                fitting = Fitting.of(original.graph, [kernel for _, kernel in taken])
-                self._run = self._again(original, changed=True)
-                self._fitting = fitting
-            except Exception as error:  # noqa: BLE001  # the code that is there goes on
-                self.report.trouble = _first_line(error)
-                settled = [one._replace(taken=False) for one in settled]
-        self.report.settle(settled)
-        if self._run is None and as_it_was is not None:
-            self._run = self._again(as_it_was)
+        first, *others = self._settled()
+        plain = copy_of(original)[0] if self._run is None else None
+        try:
+            if any(one.taken for one in first):
+                # A graph whose runs count is not run to see which version is the fastest.
+                open_ = self._wait and written_by(original.graph) is not None
+                more = [(settled, *copy_of(original)) for settled in others if open_]
+                self._made = [(self._version(original, first, {}), first)]
+                self._made += [(self._version(gm, settled, nodes), settled) for settled, gm, nodes in more]
+        except Exception as error:  # noqa: BLE001  # the code that is there goes on
+            self.report.trouble = _first_line(error)
+        if not self._made:
+            first = [one._replace(taken=False) for one in first]
+            if plain is not None:
+                self._run = self._again(plain)
+        else:
+            self._run = self._made[0][0].call
+        self.report.settle(first)
+
+    def _version(self, gm: torch.fx.GraphModule, settled: Sequence[Settled], nodes: Mapping[Any, Any]) -> Version:
+        """A graph compiled with kernels in the place of the regions that are taken, which is changed. nodes: those of
+        the graph that regions are of, and what they are in this one."""
+        taken = [(one.region.among(nodes), one.kernel) for one in settled if one.taken]
+        replace(gm, taken)
+        kernels = {id(kernel): kernel for _, kernel in taken}
+        return Version(self._again(gm, changed=True), written_by(gm.graph), tuple(kernels.values()))
+
+
+def copy_of(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[Any, Any]]:
+    """The same graph once more, and for its nodes those of the copy."""
+    graph = copy.deepcopy(gm.graph)
+    return torch.fx.GraphModule(gm, graph), dict(zip(gm.graph.nodes, graph.nodes, strict=True))
 
 
 def named_only(arguments: Sequence[Any]) -> tuple[int, ...]:

@@ -71,6 +71,11 @@ class Region:
         computing = [name for name in shown if name not in silent]
         return tuple(name.split(".")[1] for name in computing or shown)
 
+    def among(self, nodes: Mapping[Any, Any]) -> Region:
+        """The same region in a copy of its graph, of whose nodes these are the copies."""
+        reads, writes, covers = (tuple(nodes.get(n, n) for n in own) for own in (self.reads, self.writes, self.covers))
+        return replace(self, reads=reads, writes=writes, covers=covers)
+
     @property
     def least_bytes(self) -> int:
         """Bytes that it has to read and write at least."""

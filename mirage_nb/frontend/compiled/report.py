@@ -75,7 +75,7 @@ class Entry:
             return "being searched"
         if kernel.in_parts:
             return f"in parts: {kernel.why or 'these save more'}"
-        if kernel.operator is not None:
+        if kernel.is_faster:
             seams = len(self.seams)
             return f"found; PyTorch fuses it with {seams} operators around it" if seams else "found, not yet in place"
         return f"left: {kernel.why}"

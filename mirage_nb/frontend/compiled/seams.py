@@ -26,6 +26,15 @@ the two is written and read."""
 _LIBRARY = re.compile(r"mm\b|matmul|attention|convolution|sort|topk")
 
 
+def versions(settled: Iterable[Settled], target: Target) -> list[list[Settled]]:
+    """Regions that kernels may take the place of: those that are `chosen`, and where these are others, all that have a
+    kernel about as fast as PyTorch's code alone. Which is the faster, whoever runs both knows."""
+    every = [*settled]
+    first = chosen(every, target)
+    able = [one._replace(taken=one.kernel.operator is not None and not one.kernel.in_parts) for one in first]
+    return [first, able] if any(one.taken for one in first) and able != first else [first]
+
+
 def chosen(settled: Iterable[Settled], target: Target) -> list[Settled]:
     """The same with the seams of all, and those left that save less than these cost, which are seams of others then."""
     found = [*settled]
