@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from mirage_nb.bench import masked
 from mirage_nb.bench.problems import Problem
 from mirage_nb.ir import KernelGraph
 from mirage_nb.runtime.contest.race import Peer, pytorch_peers
@@ -65,6 +66,7 @@ IDIOMS: dict[str, Idiom] = {
     "column_logsumexp": lambda x: torch.logsumexp(x, 0),
     "masked_softmax": _masked_softmax,
     "running_sum": lambda x: torch.cumsum(x, 1),
+    **{family: partial(masked.attention, form) for family, form in masked.MASKED.items()},
 }
 """By family; the inputs in the program's order, the outputs too."""
 ATTENTION = frozenset({"decode", "prefill", "latent"})
@@ -94,6 +96,8 @@ def peers(problem: Problem) -> dict[str, Peer]:
     idiom = IDIOMS.get(problem.family)
     if idiom is None:
         return found
+    if (form := masked.MASKED.get(problem.family)) is not None:
+        return found | masked.peers(form)
     found["PyTorch"] = Peer(partial(_outputs, idiom))
     for name, mode in MODES.items():
         found[name] = Peer(partial(_outputs, torch.compile(idiom, dynamic=False, mode=mode)))

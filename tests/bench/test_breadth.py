@@ -20,11 +20,14 @@ SMALL = {
     "group_swish": {"M": 3, "K": 32, "G": 4, "C": 8}, "bias_relu": {"M": 3, "K": 32},
     "batch_norm": {"M": 3, "C": 2, "K": 5}, "gelu_softmax": {"M": 3, "K": 32}, "linear": {"M": 3, "N": 24, "K": 32},
     "norm_linear": {"M": 3, "N": 24, "K": 32},
+    **{family: {"H": 2, "T": 1100, "D": 8} for family in ("sliding", "prefix")},
+    **{family: {"H": 2, "T": 24, "D": 8} for family in ("alibi", "documents")},
+    **{family: {"B": 2, "H": 3, "T": 24, "D": 8} for family in ("padded", "biased")},
 }  # fmt: skip
 
 
-def test_there_are_50_with_names_of_their_own() -> None:
-    assert len({problem.name for problem in PROBLEMS}) == 50
+def test_there_are_56_with_names_of_their_own() -> None:
+    assert len({problem.name for problem in PROBLEMS}) == 56
     assert all(problem.program().graph.outputs for problem in PROBLEMS)
 
 

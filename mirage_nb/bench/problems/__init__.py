@@ -67,5 +67,6 @@ PROBLEMS: tuple[Problem, ...] = (
     *_family("column_logsumexp"),
     *_family("masked_softmax"),
     *_family("running_sum"),
+    *(problem for name in ("sliding", "prefix", "alibi", "documents", "padded", "biased") for problem in _family(name)),
 )
 """In the order of the table."""
