@@ -18,7 +18,7 @@ from functools import partial
 from mirage_nb.ir import OPS, KernelGraph, OpKind
 from mirage_nb.ir.windows import shares, views
 from mirage_nb.predefined import matches
-from mirage_nb.search import depths, factors, one_row, running, squares
+from mirage_nb.search import deep, depths, factors, one_row, running, squares
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.coalesced import coalesced, restored
@@ -41,12 +41,13 @@ LIBRARY_KERNELS = "library kernels, the rest fused"
 ROWS_FUSED = "products of one row fused"
 PRODUCTS_FUSED = "generated products, the rest fused"
 SUMS_APART = "generated products, sums apart"
+DEEP_IN_PARTS = "deep products summed in parts"
 COLUMNS_FUSED = "columns and long rows folded in parts"
 CROSSED_FUSED = "rows and parts of columns folded together"
 RUNNING_FUSED = "running sums fused"
 UNSEARCHED = frozenset(
     {OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, PRODUCTS_FUSED, COLUMNS_FUSED, CROSSED_FUSED}
-    | {SUMS_APART, RUNNING_FUSED}
+    | {SUMS_APART, DEEP_IN_PARTS, RUNNING_FUSED}
 )
 """The configurations of candidates that nobody searched for."""
 COMPOSED_ROWS = ("lookup", "attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
@@ -97,6 +98,8 @@ def library_and_fused(
     fewest = said = coalesced(program)
     pairs: list[Pair] = []
     if said_as is not None:
+        if not said_as.where(fewest):
+            return None
         said, pairs = _said(fewest, said_as.wordings, seed)
         if said is fewest and not said_as.as_is(said):
             return None
@@ -165,11 +168,12 @@ class Wording:
 @dataclass(frozen=True, slots=True)
 class Words:
     """Wordings, one after the other, and how large pieces of a program in these words may become; as_is: where such
-    pieces are other ones although these say nothing otherwise."""
+    pieces are other ones although these say nothing otherwise; where: the programs that they are for."""
 
     wordings: tuple[Wording, ...]
     grain: Grain = COMPOSED
     as_is: Callable[[KernelGraph], bool] = lambda _: False
+    where: Callable[[KernelGraph], bool] = lambda _: True
 
 
 def _in_parts(longest: Longest, tiny: Longest) -> Wording:
@@ -235,6 +239,12 @@ CROSSED = Words(
 )
 """Columns of what is folded along rows, too, in parts whose rows a block holds: gradients of norms and of their gains
 read everything once."""
+DEEP = Words(
+    (*GENERATED.wordings, Wording(deep.products, deep.in_parts, _by_axes(deep.halved)), *COLUMNS.wordings),
+    replace(APART.grain, row=IN_PARTS.row, column=IN_PARTS.column),
+    where=lambda program: bool(deep.products(program)),
+)
+"""Deep products of few results are summed in parts, and so are the columns beside them."""
 RUNNING = Words(
     (
         Wording(running.sums, running.as_running, running.small),

@@ -18,6 +18,8 @@ from mirage_nb.search.composition import (
     COMPOSED_ROWS,
     CROSSED,
     CROSSED_FUSED,
+    DEEP,
+    DEEP_IN_PARTS,
     GENERATED,
     GENERATED_PRODUCTS,
     LIBRARY_AND_FUSED,
@@ -50,8 +52,8 @@ def unsearched(
     program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0, is_over: IsOver = never
 ) -> Iterator[Candidate]:
     """The program's own operators, then library products, more of a library's kernels, no products of one row, none at
-    all, generated ones that fold nothing else, none of long columns, and none of columns beside rows, with the rest
-    fused, where that is something else, and as long as there is time."""
+    all, generated ones that fold nothing else, deep ones in parts, none of long columns, and none of columns beside
+    rows, with the rest fused, where that is something else, and as long as there is time."""
     yield Candidate.of(own_operators(program, target), OWN_OPERATORS, operators_of(program), ITSELF)
     known = {program.digest()}
     for name, rows, said_as in (
@@ -60,6 +62,7 @@ def unsearched(
         (ROWS_FUSED, COMPOSED_ROWS, ONE_ROW),
         (PRODUCTS_FUSED, GENERATED_PRODUCTS, GENERATED),
         (SUMS_APART, GENERATED_PRODUCTS, APART),
+        (DEEP_IN_PARTS, GENERATED_PRODUCTS, DEEP),
         (COLUMNS_FUSED, (), COLUMNS),
         (CROSSED_FUSED, (), CROSSED),
         (RUNNING_FUSED, (), RUNNING),
