@@ -109,10 +109,11 @@ class Compiler:
 
     def _fit(self, found: Sequence[Version], arguments: Sequence[Any]) -> int:
         """Which version of compiled code is the fastest, and its kernels' ways, by its time, at once or later, as one
-        waits for kernels or not: later it is the first. Not of code that keeps CUDA graphs of its own, nor without a
-        GPU."""
+        waits for kernels or not: later it is the first. Not of code that keeps CUDA graphs of its own, within a capture
+        of somebody's, nor without a GPU."""
         on_gpu = any(isinstance(a, torch.Tensor) and a.is_cuda for a in arguments)
-        if on_gpu and not self.options.patches.get("triton.cudagraphs"):
+        captured = on_gpu and torch.cuda.is_current_stream_capturing()
+        if on_gpu and not captured and not self.options.patches.get("triton.cudagraphs"):
             with contextlib.suppress(torch.OutOfMemoryError):
                 if self.options.wait:
                     return fit(found, copied(found, arguments))
