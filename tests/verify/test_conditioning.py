@@ -137,6 +137,7 @@ def test_of_a_quotient_by_what_rounding_makes_of_zero_nothing_is_known(quotient:
     ("where(sum(S > 3, 1, keepdims=True) > 0, S, 0)", "S"),
     ("argmax(S, 1)", "argmax(S, 1) * 0 + 16"),
     ("where(S >= max(S, 1)[:, None], S, 0)", "0 * S"),
+    ("where(S == min(S, 1, keepdims=True), S, 0)", "0 * S"),
     ("sign(S)", "where(S > 1, 1, -1)"),
 ])  # fmt: skip
 def test_masks_of_what_was_rounded_are_held(right: str, wrong: str) -> None:

@@ -20,6 +20,7 @@ from mirage_nb.verify.reals.float_gate import (
     compare,
     gate,
     judge,
+    reference,
     samples,
 )
 from mirage_nb.verify.reals.hard_inputs import DRAWS, sample_names
@@ -260,3 +261,30 @@ def test_at_the_end_of_the_range_a_permitted_error_may_overflow() -> None:
     beyond = right(np.array([largest * 1.0001, largest]))
     assert compare([np.array([largest * 0.9999, largest])], beyond).ok
     assert not compare([np.array([largest * 0.9, largest])], beyond).ok
+
+
+@pytest.mark.parametrize(("right", "wrong"), [
+    ("where(X > Y, X, -inf)", "X"),
+    ("where(X > Y, X, -inf)", "where(X > Y, X, -60000)"),
+    ("where(X > Y, X, -inf)", "where(X > Y, X, inf)"),
+    ("where(X @ Y.T > 0, 1, inf)", "where(X @ Y.T > 0, 1, 0 * X @ Y.T)"),
+    ("log_softmax(where(X > 0, X, -inf))", "log_softmax(where(X > 0, X, -100))"),
+])  # fmt: skip
+def test_infinities_that_a_mask_puts_in_are_values(right: str, wrong: str) -> None:
+    """Nothing was asked of them, and any number was right."""
+    head = "X: f16[16, 32]\nY: f16[16, 32]\nZ = 0 * sum(X + Y)\nreturn Z + "
+    program, other = (parse(head + body).graph for body in (right, wrong))
+    inputs = dict(zip("XY", rounded(np.random.default_rng(0).standard_normal((2, 16, 32)), DType.F16), strict=True))
+    wanted = reference(program, inputs)
+    assert wanted.asked == sum(want.size for want in wanted.outputs)
+    assert compare(as_written(program, inputs), wanted).ok and not compare(as_written(other, inputs), wanted).ok
+    assert not compare([np.where(np.isinf(want), np.nan, want) for want in wanted.outputs], wanted).ok
+
+
+def test_infinities_that_rounding_decides_about_or_makes_are_none() -> None:
+    program = parse("X: f16[4, 3]\nW: f16[3, 1]\nreturn where(X @ W > 0, 1, inf), exp(300 * X)").graph
+    x = np.array([[1, -1, 2.0**-24], [1, -1, -(2.0**-24)], [-1, -1, 0], [1, 1, 0]])
+    inputs = {"X": x, "W": np.array([[3.0], [3], [1]])}
+    assert np.isnan(reference(program, inputs).deviations[0])[:, 0].tolist() == [True, True, False, False]
+    wide = reference(program, {**inputs, "X": 3 * x})  # beyond f64, too
+    assert np.isinf(wide.outputs[1]).any() and np.isnan(wide.deviations[1])[x == 1].all() and not wide.kinds

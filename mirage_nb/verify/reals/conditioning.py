@@ -118,7 +118,7 @@ def analyse(program: KernelGraph, inputs: Mapping[str, Array]) -> Analysis:
     """Evaluate a program on inputs by name, with what rounding does to it. No value is held longer than it is read."""
     values = {n: _Tensor(np.asarray(inputs[i.name], np.float64), i.type.dtype) for n, i in enumerate(program.inputs)}
     last = {v: index for index, op in enumerate(program.ops) for v in op.inputs}
-    largest = _largest(program)
+    extremes = _extremes(program)
     fullest = 0.0
     with np.errstate(all="ignore"):
         for index, (op, results) in enumerate(program.definitions()):
@@ -126,9 +126,8 @@ def analyse(program: KernelGraph, inputs: Mapping[str, Array]) -> Analysis:
             for value in {*op.inputs}:
                 if last[value] == index and value not in program.outputs:
                     del values[value]
-            pair = op.inputs if op.kind in COMPARISONS else ()
-            tops = [place for place, v in enumerate(pair) if largest.get(v) == pair[1 - place]]
-            made = _results(op, operands, [program.types[v].dtype for v in results], tops)
+            extreme = extremes.get(results[0]) if results else None
+            made = _results(op, operands, [program.types[v].dtype for v in results], extreme)
             fullest = max([fullest, *(tensor.fullness(op, operands) for tensor in made)])
             values |= {v: t for v, t in zip(results, made, strict=True) if v in last or v in program.outputs}
         found = [(values[v], program.types[v].shape) for v in program.outputs]
@@ -143,20 +142,33 @@ def _deviation(tensor: _Tensor) -> Array:
     return np.zeros(()) if tensor.deviation is None else tensor.deviation
 
 
-def _largest(program: KernelGraph) -> dict[int, int]:
-    """What values are the largest elements along a dimension of."""
+def _extremes(program: KernelGraph) -> dict[int, int]:
+    """Of comparisons of elements with the largest or smallest of them, by their values, which operand that is."""
     found: dict[int, int] = {}
+    times = {value: (value, Fraction(1)) for value in range(len(program.types))}  # another value, times a number
+    ends: dict[int, tuple[int, Fraction]] = {}
+    constants = program.uniform()
     for op, (value, *_) in program.definitions():
-        if op.kind is OpKind.MAX:
-            found[value] = op.inputs[0]
-        elif op.kind is OpKind.RESHAPE and op.inputs[0] in found:
-            found[value] = found[op.inputs[0]]
+        x = next((v for v in op.inputs if v not in constants), -1)
+        if op.kind is OpKind.MAX and x in times:
+            ends[value] = times[x]
+        elif op.kind is OpKind.RESHAPE and x in ends:
+            ends[value] = ends[x]
+        elif op.kind is OpKind.MUL and (factors := [constants[v] for v in op.inputs if v in constants]):
+            for known in (times, ends):
+                if x in known:
+                    known[value] = known[x][0], known[x][1] * factors[0]
+        elif op.kind in COMPARISONS:
+            one, other = op.inputs
+            for place, (end, elements) in enumerate(((one, other), (other, one))):
+                if ends.get(end) == times[elements]:
+                    found[value] = place
     return found
 
 
-def _results(op: Op, operands: list[_Tensor], dtypes: list[DType], tops: Sequence[int]) -> list[_Tensor]:
-    """The results of one operator, rounded to these types; `tops`: of a comparison, operands that are the largest
-    elements of the other one."""
+def _results(op: Op, operands: list[_Tensor], dtypes: list[DType], extreme: int | None) -> list[_Tensor]:
+    """The results of one operator, rounded to these types; `extreme`: of a comparison, the operand that is the largest
+    or smallest of the other one."""
     if isinstance(op.body, BlockGraph):
         return _of_kernel(op.body, operands, dtypes)
     exact = _EXACT.apply(op.kind, [t.exact for t in operands], op.attrs, 0)
@@ -168,8 +180,8 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType], tops: Sequenc
     written = op.attrs.formula if isinstance(op.attrs, ApplyAttrs) else WRITTEN.get(op.kind)
     if written is not None:
         squares = _of_formula(written, operands[0], dtype)
-    elif tops:
-        squares = _beside_largest(operands[1 - tops[0]], operands[tops[0]])
+    elif extreme is not None:
+        squares = _beside_extreme(operands[1 - extreme], operands[extreme])
     else:
         squares = _carried(op, operands, exact)
     if not moved:
@@ -177,7 +189,8 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType], tops: Sequenc
         if op.kind in SHARP or compares(op.attrs):
             lost = np.where((squares == 0) & _has(dtype, exact), 0.0, lost)
         squares = squares + lost
-    deviation = np.where(np.isfinite(exact), np.sqrt(squares), 0.0)
+    chosen = np.where(squares == np.inf, np.inf, 0.0)  # an infinity, or a number, as a mask comes out
+    deviation = np.where(np.isfinite(exact), np.sqrt(squares), chosen)
     return [_Tensor(exact, dtype, np.where(np.isnan(deviation), np.inf, deviation) if deviation.any() else None)]
 
 
@@ -243,7 +256,9 @@ def _carried(op: Op, operands: Sequence[_Tensor], exact: Array) -> Array:
             continue
         if op.kind in COMPARISONS:
             deviation = SINGLE * deviation
-        if Trait.VIEW in OPS[op.kind].traits:
+        if op.kind is OpKind.WHERE and place == 0:
+            total = total + _turned(op, operands, deviation, exact) ** 2
+        elif Trait.VIEW in OPS[op.kind].traits:
             rest = [np.zeros(t.exact.shape) for t in operands]
             total = total + _EXACT.apply(op.kind, _put(rest, place, deviation**2), op.attrs, 0)
         elif op.kind in LINEAR:
@@ -254,14 +269,14 @@ def _carried(op: Op, operands: Sequence[_Tensor], exact: Array) -> Array:
     return total
 
 
-def _beside_largest(x: _Tensor, top: _Tensor) -> Array:
-    """The variance of comparing elements with the largest of them: that is itself, rounded as it was, unless rounding
-    may have led another one there."""
-    below = top.exact - x.exact
-    reach = np.broadcast_to(SINGLE * np.hypot(_deviation(x), _deviation(top)), below.shape)
-    near = (below <= reach) & (reach > 0)
-    folded = (1,) * (below.ndim - top.exact.ndim) + top.exact.shape
-    along = tuple(dim for dim, extent in enumerate(below.shape) if extent != folded[dim])
+def _beside_extreme(x: _Tensor, end: _Tensor) -> Array:
+    """The variance of comparing elements with the largest of them, or the smallest: that is itself, rounded as it was,
+    unless rounding may have led another one there."""
+    apart = np.abs(end.exact - x.exact)
+    reach = np.broadcast_to(SINGLE * np.hypot(_deviation(x), _deviation(end)), apart.shape)
+    near = (apart <= reach) & (reach > 0)
+    folded = (1,) * (apart.ndim - end.exact.ndim) + end.exact.shape
+    along = tuple(dim for dim, extent in enumerate(apart.shape) if extent != folded[dim])
     return np.where(near & (near.sum(along, keepdims=True) > 1), 1.0, 0.0)
 
 
@@ -319,7 +334,16 @@ def _difference(op: Op, operands: Sequence[_Tensor], place: int, deviation: Arra
     if unknown.any():
         mark = _put([np.zeros(t.exact.shape) for t in operands], place, unknown.astype(np.float64))
         found = np.where(_reached(op, mark, exact.shape), np.inf, found)
-    return np.where(np.isfinite(exact) & np.isnan(found), np.inf, found)
+    return np.where(np.isnan(found), np.where(np.isfinite(exact), np.inf, 0.0), found)  # an infinity stays one
+
+
+def _turned(op: Op, operands: Sequence[_Tensor], deviation: Array, exact: Array) -> Array:
+    """By how much a choice moves where its condition may be 0 or not."""
+    condition = operands[0].exact
+    unsure = (deviation > 0) & (np.abs(condition) <= deviation)
+    other = np.where(unsure, condition == 0, condition).astype(np.float64)
+    made = _EXACT.apply(op.kind, [other, *(t.exact for t in operands[1:])], op.attrs, 0)
+    return np.where(made == exact, 0.0, np.where(np.isnan(made), np.inf, np.abs(made - exact)))
 
 
 def _divides(op: Op, place: int) -> bool:

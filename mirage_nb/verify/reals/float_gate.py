@@ -334,19 +334,24 @@ def reference(program: KernelGraph, inputs: Mapping[str, Array], *, kinds: bool 
     written = as_written(program, inputs)
     dtypes = tuple(t.dtype for t in program.output_types)
     finite = all(np.isfinite(array).all() for array in inputs.values())
+    chosen = finite and analysis.fullest < math.inf and any(np.isinf(want).any() for want in analysis.outputs)
     rows = zip(analysis.outputs, analysis.deviations, written, dtypes, strict=True)
     with np.errstate(all="ignore"):
-        moved = tuple(_moved(*row, finite, kinds) for row in rows)
-    return Reference(analysis.outputs, moved, dtypes, kinds, analysis.fullest)
+        moved = tuple(_moved(*row, finite, kinds, chosen) for row in rows)
+    return Reference(analysis.outputs, moved, dtypes, kinds or chosen, analysis.fullest)
 
 
-def _moved(want: Floats, deviation: Floats, written: Floats, dtype: DType, finite: bool, kinds: bool) -> Floats:
+def _moved(
+    want: Floats, deviation: Floats, written: Floats, dtype: DType, finite: bool, kinds: bool, chosen: bool
+) -> Floats:
     """By how much rounding moves every element: as the analysis says, and as it does here; NaN where the program
     leaves the range of its types, and where only an overflow of the reference could be compared."""
     least = ROUNDING[dtype] * np.maximum(np.maximum(np.abs(want), FLOOR * _scale(np, want, dtype)), SMALLEST[dtype])
     here = np.where(_holdable(np, want, dtype), np.abs(written - want), 0.0)
     total = np.sqrt(deviation**2 + here**2 + least**2)
     known: Floats = np.where(np.isfinite(total) & np.isfinite(want), total, np.nan)
+    if chosen:  # infinities are what masks have put in
+        return np.where(np.isinf(want) & (want == written) & (deviation == 0), 0.0, known)
     if finite:
         return known
     alike = np.isnan(want) == np.isnan(written) if kinds else True
