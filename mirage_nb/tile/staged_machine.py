@@ -91,10 +91,10 @@ class StagedMachine(Machine[StagedProgram]):
         return self.apply(kind, [value], DimAttrs(len(self.block.types[like].shape) - 1))
 
     def tile(self, value: int, actor: Actor) -> Any:
-        """A tile in device memory."""
-        attrs = self.ops[value].attrs
+        """A tile in device memory, or of numbers of places, which nobody writes."""
+        attrs, counted = self.ops[value].attrs, self.program.places[value] is Place.COUNTED
         assert isinstance(attrs, InIterAttrs)
-        if attrs.arg in self.program.late and not actor.waited:
+        if attrs.arg in self.program.late and not (actor.waited or counted):
             self.wrong(f"%{value} is read before the kernel in front has ended")
         if actor.iteration >= self.block.loop:
             self.wrong(f"%{value} of an iteration that there is not")

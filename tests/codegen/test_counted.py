@@ -9,6 +9,7 @@ import pytest
 from mirage_nb.codegen import Emitted, Launch, emit
 from mirage_nb.ir import ApplyAttrs, ArangeAttrs, DType, Input, KernelGraph, Op, OpKind, WhereAttrs
 from mirage_nb.ir.places import counted
+from mirage_nb.ir.text import parse_graph
 from mirage_nb.optimize import Options
 from mirage_nb.targets import TARGETS, Target
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
@@ -119,3 +120,38 @@ def test_what_a_library_or_a_product_reads_is_stored() -> None:
     product = _graph((16,), p, (16, 16))
     assert len(emit(product, H200).launches) == 2
     run_all(product, emit(product, H200))
+
+
+def test_numbers_are_there_before_the_kernel_in_front_has_ended() -> None:
+    """Only what that one writes is waited for."""
+    graph = parse_graph("""mugraph 1
+input %0 X f16[33, 16]
+%1 = Arange extent=16
+%2 = Graph(%0) grid=[33, 2] loop=1 {
+  %0 = InIter arg=0 imap=[0, 1]
+  %1 = EwExp(%0)
+  OutSaver(%1) omap=[0, 1]
+}
+%3 = Graph(%2, %1) grid=[33, 2] loop=1 {
+  %0 = InIter arg=0 imap=[0, *]
+  %1 = InIter arg=1 imap=[*, 0]
+  %2 = InIter arg=1 imap=[*, *]
+  %3 = Reshape(%1) shape=[8, 1]
+  %4 = Fused(%3, %2) {
+    %2 = EwSub(%0, %1)
+    %3 = Apply(%2) name=compared formula="step(x)"
+    return %3
+  }
+  %5 = Transpose(%4) perm=[1, 0]
+  %6 = Fused(%0, %5) {
+    %2 = Matmul(%0, %1)
+    %3 = Cast(%2) dtype=f16
+    return %3
+  }
+  OutSaver(%6) omap=[0, 1]
+}
+output %3 O
+""")
+    emitted = emit(graph, H200)
+    assert [step.overlaps for step in emitted.launches if isinstance(step, Launch)] == [False, True]
+    run_all(graph, emitted)
