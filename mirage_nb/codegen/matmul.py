@@ -18,6 +18,8 @@ from mirage_nb.tile.index import Index, Multi, broadcast_index, named, unravel
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Side, Tiling
 from mirage_nb.tile.staged import Dot, Load, Multiply, MultiplyPacked, MultiplyPanels, Unload
 
+CHUNK = 4
+"""Summed elements that a thread takes of both operands of a product at once."""
 UNROLL_LIMIT = 8
 """Depth tiles that are unrolled; more of them stay a loop."""
 
@@ -46,16 +48,20 @@ class ProductText(Text):
             self.out.line(f"{leaf.pointer}[{leaf.offset}] = from_float<{target}>(sum);")
 
     def _dot(self, pairs: tuple[tuple[int, int], ...], index: Multi, target: str) -> None:
-        """target += the products at `index`."""
+        """target += the products at `index`: what lies side by side of the summed elements is loaded together."""
         scope = self.scope
         for left, right in pairs:
-            depth = scope.shape(left)[-1]
-            with self.out.block(f"for (int k = 0; k < {depth}; ++k)"):
-                reader = Reader(scope)
-                k = named("k", depth)
-                a = reader.read(left, broadcast_index((*index[:-1], k), scope.shape(left)), None)
-                b = reader.read(right, broadcast_index((*index[:-2], k, index[-1]), scope.shape(right)), None)
-                self.out.lines([*reader.loads, *reader.body, f"{target} += {a} * {b};"])
+            shapes, depth = (scope.shape(left), scope.shape(right)), scope.shape(left)[-1]
+            width = CHUNK if depth % CHUNK == 0 else 1
+            with self.out.block(f"for (int k = 0; k < {depth // width}; ++k)"):
+                reader = Reader(scope, width)
+                k = named("k", depth // width) * width
+                dims = (len(shapes[0]) - 1, len(shapes[1]) - 2) if width > 1 else (None, None)
+                a = reader.read(left, broadcast_index((*index[:-1], k), shapes[0]), dims[0])
+                b = reader.read(right, broadcast_index((*index[:-2], k, index[-1]), shapes[1]), dims[1])
+                self.out.lines(reader.loads)
+                with self.out.unrolled("v", width) if width > 1 else nullcontext():
+                    self.out.lines([*reader.body, f"{target} += {a} * {b};"])
 
     def _element(self, side: Side) -> str:
         return c_type(self.scope.block.types[side.value].dtype)

@@ -324,10 +324,21 @@ def touched(sketch: Sketch, placement: Placement) -> dict[int, Touched]:
     for step in sorted((s for s in steps if s.value is not None), key=lambda s: s.value or 0):
         assert step.value is not None
         half = placement.stored[step.value].size == 2
-        readers = (reader for reader in steps if step.value in reader.reads)
-        uses = (Use.FACTOR if half and tiled.get(reader.op) is reader else Use.VECTOR for reader in readers)
+        readers = [reader for reader in steps if step.value in reader.reads]
+        chunks = [(half and tiled.get(r.op) is r) or _is_across(sketch, r, step.value) for r in readers]
+        uses = (Use.FACTOR if by_chunks else Use.VECTOR for by_chunks in chunks)
         writer = tiled.get(step.op)
         if step.kind is StepKind.FINISH:
             writer = next((s for s in tiled.values() if s.accum == step.op), None)
         found[step.value] = Touched(tuple(dict.fromkeys(uses)), step, writer)
     return found
+
+
+def _is_across(sketch: Sketch, reader: Step, value: int) -> bool:
+    """Whether threads side by side read rows of a value as columns of a product that they compute themselves, in chunks
+    of what is summed."""
+    node = sketch.nodes[reader.op]
+    if sketch.on_tensor_cores(node):
+        return False
+    turned = (sketch.nodes[sketch.defined[right]] for _, right in node.pairs)
+    return any(n.kind is OpKind.TRANSPOSE and value in n.reads for n in turned)
