@@ -118,7 +118,7 @@ def analyse(program: KernelGraph, inputs: Mapping[str, Array]) -> Analysis:
     """Evaluate a program on inputs by name, with what rounding does to it. No value is held longer than it is read."""
     values = {n: _Tensor(np.asarray(inputs[i.name], np.float64), i.type.dtype) for n, i in enumerate(program.inputs)}
     last = {v: index for index, op in enumerate(program.ops) for v in op.inputs}
-    extremes = _extremes(program)
+    extremes = extremes_of(program)
     fullest = 0.0
     with np.errstate(all="ignore"):
         for index, (op, results) in enumerate(program.definitions()):
@@ -142,7 +142,7 @@ def _deviation(tensor: _Tensor) -> Array:
     return np.zeros(()) if tensor.deviation is None else tensor.deviation
 
 
-def _extremes(program: KernelGraph) -> dict[int, int]:
+def extremes_of(program: KernelGraph) -> dict[int, int]:
     """Of comparisons of elements with the largest or smallest of them, by their values, which operand that is."""
     found: dict[int, int] = {}
     times = {value: (value, Fraction(1)) for value in range(len(program.types))}  # another value, times a number

@@ -1,0 +1,57 @@
+"""A value that is compared with the largest of it is computed once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirage_nb.ir import KernelGraph
+from mirage_nb.ir.text import parse_graph
+from mirage_nb.lang import parse
+from mirage_nb.search import EFFORTS, configurations, prepare
+from mirage_nb.search.session.channel import Channel, Moment
+from mirage_nb.search.session.findings import Bounds
+from mirage_nb.search.session.worker import Task, explore
+from mirage_nb.targets import DEFAULT_TARGET, find_target
+from mirage_nb.verify.reals.twice import twice
+
+HEAD = "X: f16[33, 64]\nv = rms_norm(X)\nreturn "
+LARGEST = parse(HEAD + "where(v == max(v, axis=0, keepdims=True), 1, 0)").graph
+AGAIN = "%9 = Sqr(%0)\n%10 = Sum(%9) dim=1\n%11 = EwMul(%10, %2)\n%12 = Sqrt(%11)\n%13 = EwDiv(%0, %12)\n"
+"""One row, normalised by itself."""
+
+
+def columns(grid: str, cut: str, compared: str, saved: int) -> KernelGraph:
+    """A kernel that has all of X, %1, and some of its rows, %0: the largest of every column, %8, and what compares."""
+    lines = (
+        "mugraph 1", "input %0 X f16[33, 64]", f"%1 = Graph(%0) grid={grid} loop=1 {{", f"%0 = InIter arg=0 imap={cut}",
+        "%1 = InIter arg=0 imap=[*]", "%2 = Const value=1/64", "%3 = Sqr(%1)", "%4 = Sum(%3) dim=1",
+        "%5 = EwMul(%4, %2)", "%6 = Sqrt(%5)", "%7 = EwDiv(%1, %6)", "%8 = Max(%7) dim=0",
+        f"{compared}OutSaver(%{saved}) omap={cut}", "}", "output %1 O",
+    )  # fmt: skip
+    return parse_graph("\n".join(lines))
+
+
+def test_what_is_summed_twice_is_another_number() -> None:
+    """By eight threads in one place and by four in the other: one in two thousand of the largest was none."""
+    for kind in ("EwEq", "EwGe"):
+        assert "computed twice" in twice(LARGEST, columns("[33]", "[0]", f"{AGAIN}%14 = {kind}(%13, %8)\n", 14))
+    assert not twice(LARGEST, columns("[1]", "[*]", "%9 = EwEq(%7, %8)\n", 9))
+    assert not twice(LARGEST, LARGEST)
+    other = parse(HEAD + "where(v > 0, v, 0)").graph
+    assert not twice(other, columns("[33]", "[0]", f"{AGAIN}%14 = EwEq(%13, %8)\n", 14)), "nothing hangs on it"
+
+
+@pytest.mark.parametrize("returned", ["where(v == max(v, axis=0, keepdims=True), 1, 0)", "argmin(v * 3, axis=0)"])
+def test_none_is_found(returned: str) -> None:
+    program, effort = parse(HEAD + returned).graph, EFFORTS["quick"]
+    bounds, target = Bounds("quick", replace(effort.budget, seconds=2.0)), find_target(DEFAULT_TARGET)
+    why = set()
+    for configuration in configurations(prepare(program), effort)[:4]:
+        given = Task(0, program, configuration, bounds, target, 0, Moment.after(4.0), Channel(Path("/nowhere")))
+        findings = explore(given).findings
+        assert not any(twice(program, found.graph) for found in findings.candidates)
+        why |= {rejected.why for rejected in findings.rejected}
+    assert any("computed twice" in one for one in why) or "argmin" in returned
