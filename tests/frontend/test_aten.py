@@ -103,7 +103,7 @@ CASES: dict[str, list[Case]] = {
     "aten._to_copy.default": [case(X, **F64), case(X, dtype=torch.bool)],
     "aten.to.dtype": [case(X, torch.float64)],
     "prims.convert_element_type.default": [case(X, torch.float64)],
-    "aten.full.default": [case([2, 3], 1.5, **F64)],
+    "aten.full.default": [case([2, 3], 1.5, **F64)], "prims.device_put.default": [case(X, torch.device("cpu"))],
     "aten.full_like.default": [case(X, -2)], "aten.fill.Scalar": [case(X, 0.5)],
     "aten.scalar_tensor.default": [case(0.25, **F64)],
     "aten.ones.default": [case([2], **F64)],

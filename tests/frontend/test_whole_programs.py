@@ -105,8 +105,10 @@ def twice(x: Tensor, at: Tensor, wide: Tensor) -> tuple[Tensor, ...]:
     held[:, at] = x[:, :1]
     ones = torch.zeros(4, 7).scatter(1, wide, torch.ones_like(wide, dtype=x.dtype))
     columns = x.scatter(1, wide, x[:, 2:3].expand(4, 3)), x.index_fill(1, at, 2.0)
+    again = x.index_put((at,), x[at] * 2), x.scatter(1, wide, x.gather(1, wide) + 1), x.index_copy(0, at, -x[at])
+    again = *again, x.index_put((at, at), x[at, at].exp()), x.index_put((torch.arange(3),), x[1:])
     rows = x.index_put((at,), x[0]), x.index_copy(0, at, torch.ones(3, 7)), x.index_put((at, at), x.new_tensor(3.0))
-    return held, ones, *columns, *rows
+    return held, ones, *columns, *rows, *again
 
 
 def eight_bits(x: Tensor, w: Tensor) -> Tensor:

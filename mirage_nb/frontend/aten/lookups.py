@@ -2,8 +2,8 @@
 
 In: an `At` and the arguments of a node; an index is a tensor of whole numbers, held in single precision. Out: a term: a
 row is picked by a product with ones at its place. Invariants: places counted from the end are those that PyTorch
-takes them for; what PyTorch leaves open (other numbers written into one place) is any number, and one number that is
-written twice is that number. These are rows of whole programs (`from_torch`) alone: in a model that PyTorch runs, it
+takes them for; what PyTorch leaves open (other numbers written into one place) is any number, and equal ones that are
+written twice are that number. These are rows of whole programs (`from_torch`) alone: in a model that PyTorch runs, it
 looks up where a table lies and writes a cache in place.
 """
 
@@ -25,6 +25,7 @@ from mirage_nb.lang import elements, lowering, masks, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.calls import call
 from mirage_nb.lang.constants import Number
+from mirage_nb.lang.ranges import bounds
 
 
 def _indexed(at: At, indices: Sequence[Any]) -> dict[int, Value]:
@@ -37,6 +38,9 @@ def _indexed(at: At, indices: Sequence[Any]) -> dict[int, Value]:
 
 def _from_start(b: Builder, index: Value, extent: int) -> Value:
     """Places of an axis, of which negative ones count from its end."""
+    within = bounds(b, index, -math.inf)
+    if within is not None and within[0] >= 0:
+        return index
     behind = b.tensor(masks.comparison(ast.Lt)(b, index, lowering.ZERO), "an index")
     return b.tensor(lowering.add(b, index, lowering.multiply(b, behind, number(extent))), "an index")
 
@@ -76,8 +80,21 @@ def _written(b: Builder, value: Value, axis: int, index: Value, rows: Value, *, 
     ones = _ones(b, index, b.shape(value)[axis])
     narrow = b.tensor(lowering.cast(b.dtype(value))(b, ones), "places")
     turned = b.tensor(views.transpose(b, narrow, (1, 0)), "places")
-    moved = _back(b, b.emit(OpKind.MATMUL, turned, rows), b.shape(value), axis)
+    made = b.emit(OpKind.MATMUL, turned, rows)
+    if not added and not _is_distinct(b, index):
+        times = views.reshaped(b, reductions.folded(b, OpKind.SUM, narrow, (0,)), (b.shape(value)[axis], 1))
+        made = b.tensor(lowering.divide(b, made, lowering.maximum(b, times, lowering.ONE)), "rows")
+    moved = _back(b, made, b.shape(value), axis)
     return lowering.add(b, value, moved) if added else masks.where(b, _there(b, ones, value, axis), moved, value)
+
+
+def _is_distinct(b: Builder, index: Value) -> bool:
+    """Whether an index is known to name no place twice."""
+    op = b.definition(index)
+    while op is not None and op.kind in (OpKind.CAST, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.SLICE):
+        index = Value(op.inputs[0])
+        op = b.definition(index)
+    return math.prod(b.shape(index)) == 1 or (op is not None and op.kind is OpKind.ARANGE)
 
 
 def _ones(b: Builder, index: Value, extent: int) -> Value:
@@ -207,13 +224,14 @@ def _shifted(at: At, x: Any, y: int) -> Term:
 
 
 def _scatter(at: At, x: Any, axis: int, index: Any, source: Any) -> Term:
-    """Of other numbers that are written into one place PyTorch keeps any."""
+    """Of other numbers that are written into one place PyTorch keeps any, of equal ones that one: their mean."""
     along, rank = axis % len(at.shape), len(at.shape)
     same = _alike(at, source, range(along, along + 1), rank)
     if same is not None and at.b.shape(at.tensor(index))[along] > 1:
         made = call(at.b, "scatter", at.tensor(x), Number.of(along), at.tensor(index), same)
         return at.b.tensor_of(made, "scatter")
-    return borrowed("scatter_reduce")(at, x, axis, index, source, "sum", include_self=False)
+    alone = at.b.shape(at.tensor(index))[along] == 1
+    return borrowed("scatter_reduce")(at, x, axis, index, source, "sum" if alone else "mean", include_self=False)
 
 
 def _reduced(

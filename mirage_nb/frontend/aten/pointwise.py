@@ -205,6 +205,7 @@ ROWS: dict[str, Row] = {
     "aten._to_copy.default": _cast,
     "aten.to.dtype": _cast,
     "prims.convert_element_type.default": _cast,
+    "prims.device_put.default": _same,
     **{f"aten.{name}": lambda at, _, value, **__: _filled(at, value) for name in FILLS},
     "aten.scalar_tensor.default": lambda at, value, **_: _filled(at, value),
     **{f"aten.ones{like}.default": lambda at, *_, **__: _filled(at, 1) for like in ("", "_like")},

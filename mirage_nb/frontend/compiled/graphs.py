@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._inductor.compile_fx import compile_fx_inner
@@ -130,6 +131,7 @@ class Compiler:
         with compiling(settings), contextlib.ExitStack() as stack:
             if fake is not None:
                 stack.enter_context(V.set_fake_mode(fake))
+                stack.enter_context(mock.patch.object(fake, "allow_non_fake_inputs", True))  # constants of the graph
                 stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(fake)))
             return self.build(gm, examples, **more)
 

@@ -66,7 +66,7 @@ class Region:
     @property
     def operators(self) -> tuple[str, ...]:
         """What it covers, as `mm`; views and copies only where there is nothing else."""
-        shown = [str(n.target) for n in self.covers if n.target is not operator.getitem]
+        shown = [str(n.target) for n in self.covers if n.op != "get_attr" and n.target is not operator.getitem]
         silent = VIEWS | {"aten.clone.default", "prims.convert_element_type.default"}
         computing = [name for name in shown if name not in silent]
         return tuple(name.split(".")[1] for name in computing or shown)
@@ -163,9 +163,11 @@ class _Levels:
             return False
         translation = self.translations.setdefault(level, Translation(Builder(MAX_OPERATORS)))
         ready = all(self._brought(n, level, translation) for n in node.all_input_nodes)
-        if ready and translation.add(node):
+        foreign = _foreign(node, translation) if ready else set()
+        if ready and not foreign and translation.add(node):
             return True
-        self.left[node] = translation.left.get(node) or self._missing(node, translation)
+        moved = f"it reads from {' and '.join(foreign)}" if foreign else translation.left.get(node)
+        self.left[node] = moved or self._missing(node, translation)
         return False
 
     def _is_number(self, node: Any, level: int) -> bool:
@@ -225,6 +227,22 @@ class _Levels:
             self.left[node] = "it is handed out, and does not lie row by row"
         for source in node.all_input_nodes:
             yield from self._bases(source)
+
+
+def _foreign(node: Any, translation: Translation) -> set[str]:
+    """The other devices that an operator reads given tensors from, which PyTorch brings; places and numbers are made
+    on any."""
+    made = node.meta.get("val")
+    if not isinstance(made, torch.Tensor):
+        return set()
+    b, found = translation.builder, set()
+    for source in node.all_input_nodes:
+        term, held = translation.terms.get(source), source.meta.get("val")
+        if not isinstance(held, torch.Tensor) or held.device == made.device or not isinstance(term, int):
+            continue
+        if any(b.definition(value) is None for value in b.needed([Value(term)])):
+            found.add(str(held.device))
+    return found
 
 
 def _is_prepared(node: Any) -> bool:
