@@ -401,7 +401,7 @@ def superoptimize(
     """Search for the best muGraph of a tensor program, in the background.
 
     Args:
-        program: the text of a program, the path of a `.mirage` file, or a parsed program.
+        program: the text of a program, the path of a `.mirage` file, or what `parse` or `from_torch` made.
         name: what to call the session.
         target: name of a GPU in `mirage_nb.targets`; default: the attached one, else the H200.
         effort: `quick`, `standard` or `exhaustive`.

@@ -35,6 +35,9 @@ def from_torch(
 ) -> TorchProgram:
     """Read a module or function of PyTorch as a tensor program, for `superoptimize`.
 
+    >>> session = superoptimize(from_torch(module, (x,)))
+    >>> session(x)               # as module(x): the program brings the module's own tensors, in `constants`
+
     Args:
         module: a `torch.nn.Module`, or a function of tensors.
         example_inputs: a tensor or several, of the shapes and types that it shall be read for; of values it counts

@@ -60,7 +60,7 @@ class Lines(str):
 
 @typed
 def print_graph(graph: KernelGraph) -> str:
-    """The text of a graph. Raises ProgramSizeError for constants of more than a thousand digits."""
+    """The text of a graph, for `parse_graph`. Raises ProgramSizeError for constants of more than a thousand digits."""
     lines = [f"{HEADER} {VERSION}"]
     lines += [f"input %{value} {_quoted(i.name)} {i.type}{_known(i)}" for value, i in enumerate(graph.inputs)]
     lines += _operators(graph, "")
@@ -134,7 +134,7 @@ class Token:
 
 @typed
 def parse_graph(text: str) -> KernelGraph:
-    """The kernel graph in a text.
+    """The kernel graph in a text as `print_graph` writes it; types at the ends of lines may be left out.
 
     Raises:
         FormatError: with line and column.

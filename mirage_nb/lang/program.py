@@ -86,7 +86,7 @@ def parse(text: str, *, name: str = "", sizes: Mapping[str, int | range] | None 
     """Read a tensor program; its text is never executed.
 
     Args:
-        text: the program (see `reference()` for the language).
+        text: the program; `mirage_nb.lang.reference()` has the language.
         name: what to call it.
         sizes: new values for integer constants of the program, by name; for one of them a range, as range(1, 65):
             it is known at launch then, as `B: size(64)` says in the text.

@@ -106,10 +106,15 @@ def _of_rows(panels: tuple[Panel, ...]) -> Drawing:
     for area in (area for panel in panels for area in panel.areas):
         row = ROWS[area.kind]
         legend.setdefault(
-            area.kind, f"{area.kind}: {row.unit.value} cores, {row.cycles:,.4g} cycles for {row.m} x {row.n} x {row.k}"
+            area.kind, f"{area.kind}: {row.unit.value} cores, {_cycles(row.cycles)} for {row.m} x {row.n} x {row.k}"
         )
     words = "; ".join(legend.values())
     return Drawing(_document(panels, legend, f"a block's tile by instruction: {words}"), words)
+
+
+def _cycles(count: float) -> str:
+    """A part of one as a fraction."""
+    return f"{count:,.4g} cycles" if count >= 1 else f"1/{1 / count:,.4g} of a cycle"
 
 
 def _planes(found: Tessellation) -> Iterator[Panel]:

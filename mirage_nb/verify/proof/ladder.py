@@ -38,7 +38,26 @@ def verify_and_prove(
 ) -> tuple[Verdict, Proof | None]:
     """Random tests, and unless they refute, up to `seconds` of looking for a proof for all sizes.
 
-    Raises as `verify` and `prove`.
+    >>> verdict, proof = verify_and_prove(parse(text).graph, session.best.graph)
+
+    Args:
+        program: what is meant, as `parse(text).graph`.
+        candidate: what shall be the same: of the same inputs, and with outputs of the same types.
+        trials: random tests, each of all output elements.
+        seed: what they are drawn from; default: a number that nobody knows.
+        final: as many trials as an error bound of 2^-64 takes, at small sizes.
+        permuted: whether outputs of the candidate may have any order and any names.
+        seconds: what the search for a proof may take.
+        properties: what else is known of functions, as in `prove`.
+        device: where trials of large graphs run.
+        progress: told after every trial how many are done and wanted.
+
+    Returns:
+        The verdict, as far as the proof lifts it, and the proof; None where there is none.
+
+    Raises:
+        OptionError: no trials, no such property, no time.
+        VerificationError: the inputs differ, or a trial takes too much; GraphError: a graph breaks Definition 2.1.
     """
     verdict = verify(
         program, candidate, trials=trials, seed=seed, final=final, permuted=permuted, device=device, progress=progress
