@@ -32,7 +32,7 @@ from mirage_nb.viz.html import styled
 from mirage_nb.viz.text import snapshot_line, snapshot_text
 from mirage_nb.widgets import ExplorerView, SessionView
 
-from .options import STORE, USAGE, Line, Word, nearest, read_options
+from .options import STORE, USAGE, Line, nearest, read_options
 
 Variables = MutableMapping[str, object]
 WIDE = 100
@@ -103,7 +103,9 @@ def perform(variables: Variables, line: str) -> None:
         MirageError: what the API says.
     """
     typed = Line(line, "%mirage")
-    name, *rest = typed.words or [Word("help", 0)]
+    if not typed.words:
+        return say(f"{_verbs()}\n\n%mirage help has the language, too, and %mirage help WORD one of its functions")
+    name, *rest = typed.words
     verb = VERBS.get(name.text)
     if verb is None:
         raise typed.mistake(f"unknown command {name.text!r}", name, _meant(name.text, variables))
@@ -124,10 +126,19 @@ def perform(variables: Variables, line: str) -> None:
         raise
 
 
+OTHERWISE = {"resume": "load", "sessions": "list", "status": "list", "verify": "submit", "language": "help"}
+"""Verbs that somebody may know from elsewhere."""
+
+
 def _meant(word: str, variables: Variables) -> str:
     """What somebody may have meant who begins a line with this."""
     if word in sessions(variables):
         return f"the verb comes first, as in %mirage show {word}"
+    if word in OTHERWISE:
+        return f"did you mean {OTHERWISE[word]}?"
+    for owner, kind in (("NAME", mirage_nb.Session), ("NAME.best", mirage_nb.Winner)):
+        if hasattr(kind, word):
+            return f"in Python: {owner}.{word}"
     close = nearest(word, VERBS)
     return close if close.startswith("did you mean") else f"{close}; searches start with %%mirage NAME and a program"
 
@@ -220,11 +231,15 @@ def _export(variables: Variables, words: list[str], _: dict[str, Any]) -> None:
     say(f"{path.name}: {path.stat().st_size / 1024:.0f} KB")
 
 
+def _verbs() -> str:
+    """How both magics are used."""
+    verbs = "\n".join(f"{verb.usage}\n    {verb.doc}" for verb in VERBS.values())
+    return f"{folded(USAGE)}\n\n{verbs}"
+
+
 def _help(_: Variables, words: list[str], __: dict[str, Any]) -> None:
     if not words:
-        verbs = "\n".join(f"{verb.usage}\n    {verb.doc}" for verb in VERBS.values())
-        say(f"{folded(USAGE)}\n\n{verbs}\n\n{reference()}")
-        return
+        return say(f"{_verbs()}\n\n{reference()}")
     word = words[0].removesuffix("()")
     verb, row = VERBS.get(word), FUNCTIONS.get(word)
     if verb is not None:

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from mirage_nb.runtime.execution.artifacts import distrusted
 from mirage_nb.runtime.execution.compile import compile_cubin
@@ -80,7 +81,7 @@ def _guarded(name: str, purpose: str, remedy: str, look: Callable[[Settings], st
 def _gpu(settings: Settings) -> str:
     gpu = attached_gpu()
     if gpu is None:
-        raise RuntimeError("no CUDA device, or no CuPy to see it")
+        raise RuntimeError("no CUDA device" if find_spec("cupy") is not None else "no CuPy, which sees CUDA devices")
     target = gpu.target()
     known = f"target {target.name}" if target is not None else "none of the known targets"
     return f"{gpu.name}, CUDA driver {gpu.driver}, {known}"
