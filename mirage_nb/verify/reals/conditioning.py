@@ -10,6 +10,7 @@ that rounds about as often as the program is off by about as much. Infinite: a v
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,6 @@ from mirage_nb.ir import (
     formula,
 )
 from mirage_nb.ir.dtypes import FORMATS
-from mirage_nb.verify.fields.indices import compares
 from mirage_nb.verify.reals.rounding import LARGEST, SMALLEST, rounded
 
 Array = NDArray[Any]
@@ -59,9 +59,11 @@ SHARP = frozenset({
     OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.MAXIMUM, OpKind.MAX, OpKind.WHERE, OpKind.CAST, OpKind.RELU,
     OpKind.CLAMP, *COMPARISONS,
 })  # fmt: skip
-"""Operators that lose nothing where the type has their result: comparisons, and what is made of masks."""
+"""Operators that lose nothing where the type has their result, as formulas do: comparisons, what is made of masks."""
 JUMPS = frozenset({"step", "sign", "floor"})
 """Functions that jump: what one element may be off by is what may lead it to another side."""
+ROUND = JUMPS | {"add", "sub", "mul", "neg", "abs", "square", "minimum", "maximum"}
+"""Primitives that lose nothing where f32 has their result, as of whole numbers."""
 WRITTEN = {OpKind.GELU: "x * (1 + erf(x / (14142135623730951/10000000000000000))) / 2"}
 """Operators that round as this formula does: the sum within cancels where x is negative, and what it loses there is a
 share of 1, not of the result."""
@@ -186,7 +188,7 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType], extreme: int 
         squares = _carried(op, operands, exact)
     if not moved:
         lost = _lost(op, operands, exact, dtype)
-        if op.kind in SHARP or compares(op.attrs):
+        if op.kind in SHARP or isinstance(op.attrs, ApplyAttrs):
             lost = np.where((squares == 0) & _has(dtype, exact), 0.0, lost)
         squares = squares + lost
     chosen = np.where(squares == np.inf, np.inf, 0.0)  # an infinity, or a number, as a mask comes out
@@ -299,7 +301,11 @@ def _primitive(name: str, function: Callable[..., Array], unit: float) -> Callab
     def made(*given: Any) -> tuple[Array, Array]:
         values = [one[0] if isinstance(one, tuple) else one for one in given]
         found = function(*values)
-        square = np.where(np.isfinite(found) & (name not in JUMPS), unit * np.abs(found), 0.0) ** 2
+        lost = np.where(np.isfinite(found), unit * np.abs(found), 0.0)
+        if name in ROUND:
+            known = (one[1] == 0 for one in given if name not in JUMPS)
+            lost = np.where(functools.reduce(np.logical_and, known, np.float32(found) == found), 0.0, lost)
+        square = lost**2
         for place, one in enumerate(given):
             if not isinstance(one, tuple) or not one[1].any():
                 continue

@@ -188,7 +188,7 @@ def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
     ways = DRAWS.get(name, DRAWS["normal"])
     whole, wanted = places(program), ranges(program)
     inputs = {
-        i.name: rounded(within(whole[i.name].drawn(rng, i.type.shape), wanted.get(i.name)), i.type.dtype)
+        i.name: rounded(within(whole[i.name].drawn(rng, i.type.shape, runs=True), wanted.get(i.name)), i.type.dtype)
         if i.name in whole else _filled(ways[number % len(ways)], rng, i, wanted.get(i.name))
         for number, i in enumerate(program.inputs)
     }  # fmt: skip

@@ -30,21 +30,21 @@ MOST = 2**22 - 3
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Whole numbers from `least` on, and below `below`; `also`: others. `runs`: equal ones may lie side by side."""
+    """Whole numbers from `least` on, and below `below`; `also`: others."""
 
     below: int
     least: int = 0
     also: tuple[int, ...] = ()
-    runs: bool = False
 
-    def drawn(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """An array of them, the last one of an axis among them."""
+    def drawn(self, rng: np.random.Generator, shape: tuple[int, ...], *, runs: bool = False) -> NDArray[np.float32]:
+        """An array of them, the last one of an axis among them. `runs`: equal ones may lie side by side, as documents
+        do: whole tiles are masked then, and whole rows may be."""
         count = min(math.prod(shape), MOST)
         found = rng.integers(self.least, self.below, count)
         if self.also:
             found = np.where(rng.random(count) < SHARE, rng.choice(self.also, count), found)
         found[rng.integers(count)] = self.below - 1
-        if self.runs and rng.random() < 0.5:  # as documents lie in a row: whole tiles are masked
+        if runs and rng.random() < 0.5:
             found.sort()
         return np.resize(found.astype(np.float32), shape)
 
@@ -80,7 +80,7 @@ def places(program: KernelGraph) -> dict[str, Places]:
                 found[name] = Places(known[name], also=tuple(sorted({*classes} - {*range(known[name])})))
             elif not met.others:
                 below, least = (max(met.extents) + 1, 0) if met.extents else (FEW, -FEW)
-                found[name] = Places(below, least, tuple(sorted(_around(met.constants))), runs=True)
+                found[name] = Places(below, least, tuple(sorted(_around(met.constants))))
     return {i.name: found[i.name] for i in program.inputs if i.name in found}
 
 
