@@ -110,6 +110,8 @@ def from_torch(
     module: Any, example_inputs: Sequence[Any], *, name: str = "", keywords: Mapping[str, Any] | None = None
 ) -> TorchProgram:
     """As `mirage_nb.from_torch` says. Raises TraceError."""
+    if isinstance(example_inputs, Mapping):
+        raise TraceError("inputs by their names", hint="from_torch(module, (), keywords={...}) takes them")
     inputs = tuple(example_inputs) if isinstance(example_inputs, list | tuple) else (example_inputs,)
     called = name or (type(module).__name__ if isinstance(module, torch.nn.Module) else getattr(module, "__name__", ""))
     exported = _exported(module, inputs, dict(keywords or {}))

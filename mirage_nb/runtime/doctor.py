@@ -58,7 +58,7 @@ def report(parts: tuple[Part, ...]) -> str:
     for part in parts:
         lines.append(f"{'ok     ' if part.found else 'missing'}  {part.name:<12} {part.detail}")
         if not part.found:
-            lines.append(f"{'':9}{'':<12}  needed for {part.purpose}; {part.remedy}")
+            lines += [f"{'':<22}{words}" for words in (f"needed for {part.purpose}", part.remedy) if words]
     return "\n".join(lines)
 
 

@@ -75,6 +75,10 @@ def test_what_a_model_does_not_take_is_said_in_a_line(caplog: pytest.LogCaptureF
         with pytest.raises(TraceError, match=r"must have same reduction dim, but got \[4, 5\]"):
             read(nn.Linear(16, 8), (torch.randn(4, 5),))
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+    with pytest.raises(TraceError) as caught:
+        mirage_nb.from_torch(nn.Linear(16, 8), {"input": torch.randn(4, 16)})
+    assert "keywords=" in caught.value.hint
+    assert mirage_nb.from_torch(nn.Linear(16, 8), (), keywords={"input": torch.randn(4, 16)}).input_names[0] == "input"
 
 
 def test_a_function_is_one_too() -> None:

@@ -146,6 +146,9 @@ def test_a_session_serves_its_ranges() -> None:
         assert session.best.prepare(x, w)().shape == right.shape
     with pytest.raises(ShapeError, match="B from 1 to 16"):
         session(np.zeros((34, 128), np.float16), w)
+    for extent in (0, 17):
+        with pytest.raises(ShapeError, match=f"B = {extent}: B from 1 to 16"):
+            session.at(extent)
     assert str(session.best.candidate.verdict).startswith("proved")
     session.smaller._passes._winners.clear()
     assert session.at(1) is session

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-from mirage_nb.errors import SearchError
+from mirage_nb.errors import SearchError, ShapeError
 from mirage_nb.ir.sizes import extent_of, size_of
 from mirage_nb.lang import TensorProgram
 from mirage_nb.runtime.contest.winner import Winner
@@ -75,9 +75,19 @@ class ByRange:
             yield from self.smaller._searches()
 
     def at(self, extent: int) -> Self:
-        """The session whose kernels are made for an extent of the size: that of the smallest range which has some."""
+        """The session whose kernels are made for an extent of the size: that of the smallest range which has some.
+
+        Raises ShapeError where the program has no size that is known at launch, or the extent is out of its range.
+        """
+        if (size := size_of(self.program.graph)) is None:
+            raise ShapeError("the program has no size that is known at launch", hint="B: size(64) says one")
+        if not size.least <= extent <= size.most:
+            raise ShapeError(f"{size.name} = {extent}: {size}", hint=f"{size.name}: size(...) says how far it goes")
+        return self._at(extent)
+
+    def _at(self, extent: int) -> Self:
         lower = self.smaller
-        if lower is not None and extent <= self._end_of(lower) and (found := lower.at(extent)).winners:
+        if lower is not None and extent <= self._end_of(lower) and (found := lower._at(extent)).winners:
             return found
         return self
 
@@ -87,7 +97,7 @@ class ByRange:
             return self
         inputs = self.program.graph.inputs
         extent = extent_of(inputs, shapes_of(tensors, inputs))
-        return self if extent is None else self.at(extent)
+        return self if extent is None else self._at(extent)
 
     def _end_of(self, lower: Self) -> int:
         own, its = size_of(self.program.graph), size_of(lower.program.graph)
