@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from mirage_nb.errors import VerificationError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, configurations, prepare
 from mirage_nb.search.session.channel import Channel, Moment
 from mirage_nb.search.session.findings import Bounds
+from mirage_nb.search.session.restored import verified_again
+from mirage_nb.search.session.submission import submitted
 from mirage_nb.search.session.worker import Task, explore
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from mirage_nb.verify.reals.twice import twice
@@ -55,3 +58,13 @@ def test_none_is_found(returned: str) -> None:
         assert not any(twice(program, found.graph) for found in findings.candidates)
         why |= {rejected.why for rejected in findings.rejected}
     assert any("computed twice" in one for one in why) or "argmin" in returned
+
+
+def test_nor_taken_from_anybody() -> None:
+    target = find_target(DEFAULT_TARGET)
+    torn = columns("[33]", "[0]", f"{AGAIN}%14 = EwEq(%13, %8)\n", 14)
+    with pytest.raises(VerificationError, match="computed twice"):
+        submitted(LARGEST, torn, target)
+    taken = submitted(LARGEST, LARGEST, target)
+    assert verified_again(LARGEST, taken).accepted
+    assert "computed twice" in verified_again(LARGEST, replace(taken, graph=torn)).note

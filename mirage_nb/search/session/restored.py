@@ -22,6 +22,7 @@ from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.verify.fields.work import work
 from mirage_nb.verify.proof import Proof, lifted, prove
+from mirage_nb.verify.reals.twice import twice
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -92,6 +93,8 @@ def verified_again(program: KernelGraph, candidate: Candidate) -> Verdict:
     small enough to try. Raises as `verify` and `prove`.
     """
     graph = candidate.graph
+    if why := twice(program, graph):
+        return Verdict(VerdictKind.UNDECIDED, note=why)
     order = tuple(range(len(program.outputs)))  # a kernel writes its outputs in the program's order
     proof = prove(program, graph, seconds=PROOF_SECONDS, outputs=order, these_sizes=True)
     pair = candidate.small or (program, graph)

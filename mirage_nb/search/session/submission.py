@@ -17,6 +17,7 @@ from mirage_nb.targets import Target
 from mirage_nb.tile.register_resident import holds
 from mirage_nb.verify.files import describe, read_graph
 from mirage_nb.verify.proof import verify_and_prove
+from mirage_nb.verify.reals.twice import twice
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -53,6 +54,8 @@ def submitted(program: KernelGraph, text: str | KernelGraph, target: Target) -> 
         raise VerificationError("it does not compute the program", hint=describe(verdict))
     if not verdict.accepted:
         raise VerificationError("it can be neither verified nor refuted", hint=describe(verdict))
+    if why := twice(program, graph):
+        raise VerificationError(why, hint="compare what was summed once")
     order = verdict.outputs or tuple(range(len(graph.outputs)))
     graph = graph.returning(tuple(graph.outputs[place] for place in order), program.output_names)
     instance = Instance({}, graph, written_cost(graph, target))
