@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import Input, KernelGraph, Op, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.buffers import decode, draw, draw_sample
 from mirage_nb.verify.reals.float_gate import compare
 from mirage_nb.verify.reals.hard_inputs import DRAWS, hard_inputs
 from mirage_nb.verify.reals.places import FEW, MOST, Places, places
+from tests.mugraphs import Block, tensor
 
 AROUND = Places(FEW, -FEW)
 HEAD = "X: f32[8, 12]\nD: i32[8]\nE: i32[12]\nT: f32[8, 1]\n"
@@ -81,3 +82,14 @@ def test_no_row_of_a_sample_is_masked_wholly() -> None:
     graph = parse("S: f16[64, 128]\nM: f16[64, 128]\nreturn softmax(where(M != 0, S, -inf))").graph
     sample = draw_sample(graph, 0)
     assert sample.safe and sample.reference.asked == 64 * 128
+
+
+def test_graphs_with_kernels_of_several_results_are_read() -> None:
+    inner = Block((tensor((8, 12)), tensor((8, 1))), (8,))
+    x, y = inner.read(0, (0,)), inner.read(1, (0,))
+    inner.save(inner.op(OpKind.ADD, x, y), (0,))
+    inner.save(inner.op(OpKind.MUL, x, y), (0,))
+    program = KernelGraph.start(Input("X", tensor((8, 12))), Input("Y", tensor((8, 1))), Input("D", tensor((8, 1))))
+    program = program.append(Op(OpKind.GRAPH, (0, 1), body=inner.graph)).append(Op(OpKind.EQUAL, (2, 2)))
+    program = program.append(Op(OpKind.MUL, (3, 5))).append(Op(OpKind.ADD, (6, 4)))
+    assert places(program.returning((7,))) == {"D": AROUND}

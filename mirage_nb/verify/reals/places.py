@@ -92,30 +92,27 @@ def _around(constants: Iterable[Fraction]) -> set[int]:
 def _meetings(program: KernelGraph) -> Iterator[_Met]:
     """Which inputs that only decide meet, and what else they do."""
     decide = _deciding(program)
-    held: list[_Met | None] = [
-        _Met({i.name}) if v in decide and i.type.shape else None for v, i in enumerate(program.inputs)
-    ]
+    held = {v: _Met({i.name}) for v, i in enumerate(program.inputs) if v in decide and i.type.shape}
     alone: dict[int, _Met] = {}
-    groups = [met for met in held if met is not None]
+    groups = [*held.values()]
     for op, (value, *_) in program.definitions():
         if not op.inputs or all(v in alone for v in op.inputs):
             alone[value] = _numbers(op, alone)
-            held.append(None)
             continue
-        ours = [met for v in op.inputs if (met := held[v]) is not None] if value in decide or _compares(op) else []
-        held.append(None)
+        ours = [held[v] for v in op.inputs if v in held] if value in decide or _compares(op) else []
         if not ours:
             continue
         first, *rest = ours
-        for met in (alone.get(v, OTHERS) for v in op.inputs if held[v] is None):
+        for met in (alone.get(v, OTHERS) for v in op.inputs if v not in held):
             turned = {-c for c in met.constants} if op.kind is OpKind.ADD else met.constants  # x - 3 is x + -3
             first.join(replace(met, constants=turned))
         for other in rest:
             if other is not first:
                 first.join(other)
                 groups = [met for met in groups if met is not other]
-                held = [first if met is other else met for met in held]
-        held[value] = first if value in decide else None
+                held = {v: first if met is other else met for v, met in held.items()}
+        if value in decide:
+            held[value] = first
     yield from groups
 
 
