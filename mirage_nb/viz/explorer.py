@@ -147,7 +147,7 @@ def _kernel(planned: Planned, found: Emission, block: BlockPlan, target: Target)
     if block.staged is not None and block.staged.buffers:
         memory = f"<div class='mir-memory'>{memory_svg(number, block, target.shared_per_block - RESERVED_BYTES)}</div>"
     return (
-        f"<h4 class='mir-kernel-head' data-op='{number}'>kernel {number}: {head}</h4>"
+        f"<h4 class='mir-kernel-head' data-op='{number}'><code>kernel{number}</code>: {head}</h4>"
         + _panel("tiles", tiles, "imap, omap and fmap")
         + _panel("schedule", schedule_html(number, block, program), _told(block, program))
         + (_panel("shared memory over time", memory, kilobytes(block.shared_bytes)) if memory else "")
@@ -172,7 +172,7 @@ def _panel(title: str, body: str, remark: str) -> str:
 
 
 def _tiles(graph: KernelGraph) -> list[str]:
-    return [_panel(f"tiles of kernel {n}", html, "imap, omap and fmap") for n, html in _numbered_tiles(graph)]
+    return [_panel(f"tiles of kernel{n}", html, "imap, omap and fmap") for n, html in _numbered_tiles(graph)]
 
 
 def _numbered_tiles(graph: KernelGraph) -> list[tuple[int, str]]:
