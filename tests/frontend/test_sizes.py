@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from torch import nn
 
 import mirage_nb
 from tests.frontend.traced import Backend
@@ -33,6 +34,21 @@ def cut(x: torch.Tensor) -> torch.Tensor:
     count = int((x > 0).any(-1).sum().item())
     torch._check(count <= x.shape[0])
     return (torch.relu(x @ x.T) * x + 1)[:count].tanh() * 2
+
+
+@torch.no_grad()
+def test_images_of_sizes_that_are_not_fixed_lie_as_they_did() -> None:
+    """PyTorch's compiler would have the last convolution's channels lie last."""
+    layers = nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv2d(8, 4, 3)
+    model, backend = nn.Sequential(*layers).eval(), Backend()
+    with torch._inductor.config.patch(force_disable_caches=True):
+        compiled = torch.compile(model, backend=backend, dynamic=True, options={"remainder": "inductor"})
+        for batch in (2, 3):
+            x = torch.randn(batch, 3, 6, 6)
+            found, wanted = compiled(x), model(x)
+            close(found, wanted)
+            assert found.stride() == wanted.stride()
+    assert backend.replaced
 
 
 @torch.no_grad()

@@ -68,6 +68,15 @@ def _both(name: str) -> Row:
     return lambda at, x, axis: tuple(call(at.b, name, at.tensor(x), Number.of(axis)))  # type: ignore[arg-type]
 
 
+def _running(name: str) -> Row:
+    """Sums and products up to each element, in the type that PyTorch is told to compute them in."""
+
+    def row(at: At, x: Any, axis: int, *, dtype: Any = None) -> Term:
+        return borrowed(name)(at, x if dtype is None else Held(at.computed(at.tensor(x))), axis)
+
+    return row
+
+
 def _convolution(
     at: At, x: Any, weight: Any, bias: Any, step: Any, edge: Any, gap: Any, transposed: bool, more: Any, groups: int
 ) -> Term:
@@ -104,7 +113,8 @@ def _rows(names: str) -> dict[str, Row]:
 
 ROWS: dict[str, Row] = {
     **_rows("addcmul.default addcdiv.default lerp.Scalar lerp.Tensor ceil.default exp2.default log2.default"),
-    **_rows("log10.default tan.default glu.default cumsum.default selu.default celu.default"),
+    **_rows("log10.default tan.default glu.default selu.default celu.default"),
+    "aten.cumsum.default": _running("cumsum"),
     **_rows("relu6.default hardtanh.default dropout.default asin.default acos.default"),
     "aten.gelu.default": lambda at, x, approximate="none": borrowed("torch_gelu")(at, x, approximate),
     "aten.constant_pad_nd.default": lambda at, x, amounts, value=0: borrowed("pad")(at, x, amounts, "constant", value),
@@ -113,7 +123,8 @@ ROWS: dict[str, Row] = {
     **{f"{name}.default": _flipped for name in ("aten.flip", "prims.rev")},
 }
 WHOLE: dict[str, Row] = {
-    **_rows("fmod.Scalar fmod.Tensor remainder.Scalar remainder.Tensor cumprod.default argmax.default argmin.default"),
+    **_rows("fmod.Scalar fmod.Tensor remainder.Scalar remainder.Tensor argmax.default argmin.default"),
+    "aten.cumprod.default": _running("cumprod"),
     **_rows("roll.default pixel_shuffle.default pixel_unshuffle.default channel_shuffle.default diagonal.default"),
     **_rows("conv1d.default conv2d.default conv2d.padding conv3d.default conv_transpose1d.default"),
     **_rows("conv_transpose2d.input"),

@@ -6,6 +6,7 @@ with transposes where the operands lie otherwise, and reshapes only where severa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mirage_nb.frontend.aten.borrowed import borrowed
@@ -50,6 +51,15 @@ def _summed(at: At, bias: Any, x: Any, y: Any, *, beta: float = 1, alpha: float 
     return lowering.add(b, made, lowering.multiply(b, at.term(bias), number(beta)))
 
 
+def _trilinear(at: At, x: Any, y: Any, z: Any, *placed: Sequence[int]) -> Term:
+    """The product of three tensors, each without some axes of all, summed along some: of a bilinear layer."""
+    *absent, summed = (set(axes) for axes in placed[:4])
+    letters = [*enumerate("abcdefgh"[: len(at.b.shape(at.tensor(x))) + len(absent[0])])]
+    given = ("".join(letter for axis, letter in letters if axis not in axes) for axes in absent)
+    kept = "".join(letter for axis, letter in letters if axis not in summed)
+    return borrowed("einsum")(at, f"{','.join(given)}->{kept}", x, y, z)
+
+
 def _linear(at: At, x: Any, weight: Any, bias: Any = None) -> Term:
     matrix = at.tensor(weight)
     if len(at.b.shape(matrix)) != 2:
@@ -84,5 +94,6 @@ ROWS: dict[str, Row] = {
     "aten.baddbmm.default": _plus,
     "aten.addbmm.default": _summed,
     "aten.addmv.default": _plus,
+    "aten._trilinear.default": _trilinear,
     "aten.einsum.default": lambda at, equation, tensors, **_: borrowed("einsum")(at, equation, *tensors),
 }

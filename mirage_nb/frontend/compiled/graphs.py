@@ -336,6 +336,8 @@ class _BySize:
             with torch.no_grad(), compiling({}):
                 gm = make_fx(self._graph, tracing_mode="fake")(*arguments)
             drop_numbers(gm)
+            (new,), (old,) = (made.graph.find_nodes(op="output") for made in (gm, self._graph))
+            new.meta |= old.meta  # which results a user sees, that lie as they did
             examples = [n.meta.get("val", a) for n, a in zip(_placeholders(gm), arguments, strict=True)]
             keep_strides(gm, ())
             batch = batch_of(self._graph.graph, arguments)
