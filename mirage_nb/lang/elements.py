@@ -122,10 +122,11 @@ def _counts(b: Builder, value: Value) -> bool:
 
 
 def _within(b: Builder, index: Value, extent: int) -> Value | None:
-    """Where an index names one of so many places; None if that is everywhere."""
+    """Where an index, a whole number, names one of so many places; None if that is everywhere. Both ends are asked the
+    same way: as conditions that hold, which draws of conditions find together."""
     least, most = bounds(b, index, -math.inf) or (-math.inf, math.inf)
     ends = [] if least >= 0 else [comparison(ast.GtE)(b, index, ZERO)]
-    ends += [] if most < extent else [comparison(ast.Lt)(b, index, Number.of(extent))]
+    ends += [] if most < extent else [comparison(ast.LtE)(b, index, Number.of(extent - 1))]
     return b.tensor(reduce(partial(both, b), ends), "an index") if ends else None
 
 
