@@ -12,10 +12,12 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, configurations, prepare
+from mirage_nb.search.session import unsearched as unsearched_module
 from mirage_nb.search.session.channel import Channel, Moment
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.restored import verified_again
 from mirage_nb.search.session.submission import submitted
+from mirage_nb.search.session.unsearched import unsearched
 from mirage_nb.search.session.worker import Task, explore
 from mirage_nb.targets import DEFAULT_TARGET, find_target
 from mirage_nb.verify.reals.twice import twice
@@ -68,3 +70,15 @@ def test_nor_taken_from_anybody() -> None:
     taken = submitted(LARGEST, LARGEST, target)
     assert verified_again(LARGEST, taken).accepted
     assert "computed twice" in verified_again(LARGEST, replace(taken, graph=torn)).note
+
+
+@pytest.mark.parametrize("text", [
+    "argmin(X @ W, axis=1)", "where(X @ W == max(X @ W, axis=1, keepdims=True), X @ W, 0)",
+])
+def test_what_is_put_together_unsearched_compares_nothing_so(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, target = parse(f"X: f16[32, 64]\nW: f16[64, 128]\nreturn {text}").graph, find_target(DEFAULT_TARGET)
+    found = [candidate.graph for candidate in unsearched(program, target)]
+    assert len(found) > 1
+    assert not any(twice(program, graph) for graph in found)
+    monkeypatch.setattr(unsearched_module, "twice", lambda *pair: "it is")
+    assert [candidate.graph for candidate in unsearched(program, target)] == found[:1]

@@ -40,6 +40,7 @@ from mirage_nb.search.partition import FREE, IsOver, never
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.verify.proof import with_proof
+from mirage_nb.verify.reals.twice import twice
 from mirage_nb.verify.trials import screen, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -77,8 +78,9 @@ def unsearched(
 
 
 def _fused(found: Composition, limits: Limits, seed: int, name: str) -> Candidate | None:
-    """Library kernels with the rest fused; None where it has operators that limits exclude, or nobody can verify it."""
-    if limits.without & set(_named(found.instance.graph)):
+    """Library kernels with the rest fused; None where it has operators that limits exclude, rounding decides what it
+    compares, or nobody can verify it."""
+    if limits.without & set(_named(found.instance.graph)) or twice(*found.small):
         return None
     verdict = screen(*found.small, seed=seed + 1)
     if not verdict.accepted and not (verdict := judged(*found.small, seed)).accepted:
