@@ -18,9 +18,6 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from mirage_nb.runtime.contest.race import Peer
 
-Places = tuple[Tensor, Tensor]
-"""Of queries, a column, and of keys, a row."""
-
 
 @dataclass(frozen=True)
 class Masked:

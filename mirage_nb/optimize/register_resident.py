@@ -22,6 +22,7 @@ from mirage_nb.tile.register_resident import (
     Holding,
     busy_lanes,
     hold,
+    joins,
     needed,
     row_lanes,
     row_slots,
@@ -87,7 +88,8 @@ def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 
 
 def _forms(block: BlockGraph, sketch: Sketch, layout: RegisterLayout) -> tuple[Extents, ...]:
     """How the tile has the elements of every value: what is reshaped has those of its operand."""
-    viewed, lies = views(sketch), turned(sketch)
+    viewed = views(sketch)
+    lies = turned(sketch, viewed, joins(sketch))
     lying = lies.lying if lies is not None else {}
     found = [layout.kept if v in lying else block.types[viewed.get(v, v)].shape for v in range(len(block.types))]
     for node in sketch.nodes:

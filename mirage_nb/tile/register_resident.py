@@ -11,7 +11,7 @@ long for the warps of a block gets as many as hold it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -111,7 +111,8 @@ def hold(sketch: Sketch, extents: Callable[[int], Sequence[Any]], runs: Sequence
     reductions = [node for node in sketch.nodes if node.kind in FOLDS]
     running = [node.makes[0] for node in reductions if node.kind is OpKind.RUNNING_SUM]
     axes = tuple(sorted({node.along for node in reductions}))
-    lies, viewed, joined = turned(sketch), views(sketch), joins(sketch)
+    viewed, joined = views(sketch), joins(sketch)
+    lies = turned(sketch, viewed, joined)
     if sketch.looped or lies is None or not all(index in joined or _simple(n) for index, n in enumerate(sketch.nodes)):
         return None
     back = lies.lying
@@ -311,12 +312,11 @@ class Turned:
     alike: tuple[tuple[int, int], ...]
 
 
-def turned(sketch: Sketch) -> Turned | None:
-    """What lies turned in a block. None where a reshaped value is read otherwise."""
+def turned(sketch: Sketch, viewed: Mapping[int, int], joined: Collection[int]) -> Turned | None:
+    """What lies turned in a block with these `views` and `joins`. None where a reshaped value is read otherwise."""
     renamed: dict[int, int] = {}
     found: dict[int, int] = {}
     alike: list[tuple[int, int]] = []
-    viewed, joined = views(sketch), joins(sketch)
 
     def is_loaded(value: int) -> bool:
         return sketch.nodes[sketch.defined[value]].kind is OpKind.IN_ITER and len(sketch.uses[value]) == 1

@@ -55,24 +55,22 @@ def fit(found: Sequence[Version], arguments: Sequence[Any], seconds: float = SEC
         arguments: as `copied`, on a GPU.
         seconds: what it may take.
     """
-    before = [_ways(version.kernels) for version in found]
+    every = [kernel for version in found for kernel in version.kernels]
+    before = kept = _ways(every)
     device = next(a.device for a in arguments if isinstance(a, torch.Tensor) and a.is_cuda)
     until, best, least = time.monotonic() + seconds, 0, math.inf
     try:
         with torch.no_grad(), torch.cuda.device(device):
             for number, version in enumerate(found):
-                there = [_ways(one.kernels) for one in found]
                 open_ = version.written is not None
                 us = choose(version.kernels, _timer(version.call, arguments), until) if open_ else math.inf
                 if us < GAIN * least or number == 0:
-                    best, least = number, us
+                    best, least, kept = number, us, _ways(every)
                 else:
-                    for one, ways in zip(found, there, strict=True):
-                        _take(one.kernels, ways)
+                    _take(every, kept)
     except Exception:  # noqa: BLE001  # whatever it is, the model goes on as it was
         best = 0
-        for version, ways in zip(found, before, strict=True):
-            _take(version.kernels, ways)
+        _take(every, before)
     return best
 
 
@@ -128,7 +126,7 @@ def _chosen(kernel: Kernel, least: float, measure: Measure, until: float) -> flo
     that gains."""
     assert kernel.found is not None
     taken = kernel.way
-    for way in (Way(kernel.found.run, kernel.found.behind), *kernel.found.others):
+    for way in kernel.found.ways:
         if way != taken and time.monotonic() < until:
             kernel.way = way
             us = measure()

@@ -159,22 +159,23 @@ class OnCard:
         be the fastest, as what is bound by weights may read them before the kernel in front has ended, or not."""
         ended = until(self.left, VERIFY_SHARE, TRIED_SECONDS)
         close = self._passes.ways.of_both_kinds({w.candidate.digest: w for w in self._passes.ranked})[:TRIED]
-        right = [way for way in close if way.label in self._passes.tried]
-        for way in (w for w in close if w not in right and self._search.program.is_weight_bound):
+        right = {way.label for way in close if way.label in self._passes.tried}
+        fresh = [w for w in close if w.label not in right] if self._search.program.is_weight_bound else []
+        for way in fresh:
             if self._passes.gate is None or time.monotonic() > ended or not self._search.proceed():
                 break
             self._passes.stage = "hard inputs"
             try:
                 with self._passes.turn(self._gpu):
                     self._passes.gated(way)
-                right.append(way)
+                right.add(way.label)
             except Stopped:
                 raise
             except Exception as error:  # noqa: BLE001  # as with the winners, but that nothing is withdrawn
                 self._search.tell(f"{way.candidate.digest[:8]}: one way to emit it is left out: {told(error)}")
                 if isinstance(error, CardLost):
                     break
-        self._passes.ways.met = tuple(right)
+        self._passes.ways.met = tuple(way for way in close if way.label in right)
 
     def _race(self, shown: Mapping[str, Winner]) -> None:
         """Time the fastest of these winners once more, by digest, in all ways that are close: the least of many short
