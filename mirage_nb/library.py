@@ -20,6 +20,7 @@ from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.typed import typed
 from mirage_nb.verify.proof import with_proof
+from mirage_nb.verify.reals.twice import twice
 from mirage_nb.verify.trials import verify
 
 CANDIDATES = 8
@@ -150,6 +151,8 @@ def _verified(session: Stored) -> tuple[Candidate, ...]:
             verdict, _ = with_proof(verdict, session.header.graph, candidate.graph, these_sizes=True)
         if not verdict.accepted:
             raise StoreError(f"muGraph {candidate.digest[:8]} is {verdict.kind.value} here")
+        if why := twice(session.header.graph, candidate.graph):
+            raise StoreError(f"muGraph {candidate.digest[:8]}: {why}")
         best.append(candidate.unmeasured(verdict=verdict, small=None, before=None))
     if not best:
         raise StoreError("it has no muGraph")

@@ -85,6 +85,19 @@ def test_a_forged_winner_is_refused(found: Store, tmp_path: Path) -> None:
     assert not imported.taken and "is refuted here" in imported.refused["p"]
 
 
+def test_a_winner_whose_comparison_hangs_on_rounding_is_refused(found: Store, tmp_path: Path) -> None:
+    session, store = found.load("p"), Store(tmp_path / "own.sqlite")
+    program = mirage_nb.parse("X: f32[8, 16]\nS = exp(sum(X, axis=1))\nreturn S == max(S)").graph
+    torn = mirage_nb.parse(
+        "X: f32[8, 16]\nS = exp(sum(X, axis=1))\nT = exp(sum(X[:, ::-1], axis=1))\nreturn S == max(T)"
+    )
+    for graph, taken in ((program, ("p",)), (torn.graph, ())):
+        known = replace(session.facts.known[0], graph=graph, digest=graph.digest())
+        store.save("p", replace(session.header, graph=program), (), Facts(known=(known,)))
+        imported = import_winners(store.path, store=Store(tmp_path / f"{len(taken)}.sqlite"))
+        assert imported.taken == taken and all("computed twice" in why for why in imported.refused.values())
+
+
 def test_what_is_no_file_of_winners(found: Store, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no file"):
         import_winners(tmp_path / "nothing", store=found)

@@ -138,11 +138,15 @@ def test_of_a_quotient_by_what_rounding_makes_of_zero_nothing_is_known(quotient:
     ("argmax(S, 1)", "argmax(S, 1) * 0 + 16"),
     ("where(S >= max(S, 1)[:, None], S, 0)", "0 * S"),
     ("where(S == min(S, 1, keepdims=True), S, 0)", "0 * S"),
+    ("where(S == max(S), S, 0)", "0 * S"),
+    ("where(S.T == max(S, 1), S.T, 0)", "0 * S"),
+    ("where(S - max(S, 1, keepdims=True) >= 0, S, 0)", "0 * S"),
+    ("where(S >= max(where(S == M, -inf, S), 1, keepdims=True), S, 0)", "where(S == M, S, 0)"),
     ("sign(S)", "where(S > 1, 1, -1)"),
 ])  # fmt: skip
 def test_masks_of_what_was_rounded_are_held(right: str, wrong: str) -> None:
     """Whatever was chosen where they are 0 was allowed: a number that is not quite 0 is another choice."""
-    head = "X: f16[16, 64]\nY: f16[16, 64]\nS = X @ Y.T / 8\nreturn "
+    head = "X: f16[16, 64]\nY: f16[16, 64]\nS = X @ Y.T / 8\nM = max(S, 1, keepdims=True)\nreturn "
     program, other = (parse(f"{head}{body} + 0 * (sum(X) + sum(Y))").graph for body in (right, wrong))
     inputs = dict(zip("XY", rounded(np.random.default_rng(0).standard_normal((2, 16, 64)), DType.F16), strict=True))
     wanted = reference(program, inputs)

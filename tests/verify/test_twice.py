@@ -1,4 +1,4 @@
-"""A value that is compared with the largest of it is computed once."""
+"""What a comparison reads is computed once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirage_nb.errors import VerificationError
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, configurations, prepare
@@ -46,7 +46,40 @@ def test_what_is_summed_twice_is_another_number() -> None:
     assert not twice(LARGEST, columns("[1]", "[*]", "%9 = EwEq(%7, %8)\n", 9))
     assert not twice(LARGEST, LARGEST)
     other = parse(HEAD + "where(v > 0, v, 0)").graph
-    assert not twice(other, columns("[33]", "[0]", f"{AGAIN}%14 = EwEq(%13, %8)\n", 14)), "nothing hangs on it"
+    chosen = f"{AGAIN}%14 = Const value=0\n%15 = EwGt(%13, %14)\n%16 = Where(%15, %13)\n"
+    assert not twice(other, columns("[33]", "[0]", chosen, 16)), "nothing hangs on it"
+
+
+@pytest.mark.parametrize("text", [
+    "where(S == max(S), S, 0)", "sum(S[:, None, :] > S[:, :, None], axis=2)", "S > S.T", "floor(S / max(S))",
+    "where(S - max(S, axis=0, keepdims=True) >= 0, 1, 0)",
+])  # fmt: skip
+def test_nothing_is_compared_with_another_sum_of_it(text: str) -> None:
+    """Nine of ten kernels that were found for `S == max(S)` computed S twice; an element ranked behind itself."""
+    program = parse(f"X: f16[16, 64]\nW: f16[64, 16]\nS = X @ W\nreturn {text}").graph
+    effort, target = EFFORTS["quick"], find_target(DEFAULT_TARGET)
+    bounds, why = Bounds("quick", replace(effort.budget, seconds=2.0)), set[str]()
+    found = [candidate.graph for candidate in unsearched(program, target)]
+    for configuration in configurations(prepare(program), effort)[:6]:
+        given = Task(0, program, configuration, bounds, target, 0, Moment.after(2.0), Channel(Path("/nowhere")))
+        findings = explore(given).findings
+        found += [candidate.graph for candidate in findings.candidates]
+        why |= {rejected.why for rejected in findings.rejected}
+    assert any("computed twice" in one for one in why)
+    for graph in found:
+        assert [op.kind for op in _every(graph)].count(OpKind.MATMUL) == 1, graph
+
+
+def _every(graph: KernelGraph) -> list[Op]:
+    return [inner for op in graph.ops for inner in (op.body.ops if isinstance(op.body, BlockGraph) else (op,))]
+
+
+def test_what_rounding_decides_in_the_program_may_hang_on_it() -> None:
+    """A sum that is compared with another one, a class that no sum makes, and what only looks like a comparison."""
+    for text in ("S > X[:, :16]", "where(X[:, :16] > 0, S, 0)", "where(S > 0, S, 0.1 * S)", "maximum(S, 0)", "relu(S)"):
+        program = parse(f"X: f16[16, 64]\nW: f16[64, 16]\nS = X @ W\nreturn {text}").graph
+        assert not twice(program, program)
+        assert all(c.verdict.accepted for c in unsearched(program, find_target(DEFAULT_TARGET)))
 
 
 @pytest.mark.parametrize("returned", ["where(v == max(v, axis=0, keepdims=True), 1, 0)", "argmin(v * 3, axis=0)"])

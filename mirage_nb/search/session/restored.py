@@ -22,7 +22,7 @@ from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.verify.fields.work import work
 from mirage_nb.verify.proof import Proof, lifted, prove
-from mirage_nb.verify.reals.twice import twice
+from mirage_nb.verify.reals.twice import decides, twice
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -93,15 +93,19 @@ def verified_again(program: KernelGraph, candidate: Candidate) -> Verdict:
     small enough to try. Raises as `verify` and `prove`.
     """
     graph = candidate.graph
-    if why := twice(program, graph):
-        return Verdict(VerdictKind.UNDECIDED, note=why)
+    quick = _is_quick(program, graph)
+    if decides(program):
+        if not quick:
+            return replace(candidate.verdict, note=f"{candidate.verdict.note}: too large to be tried")
+        if why := twice(program, graph):
+            return Verdict(VerdictKind.UNDECIDED, note=why)
     order = tuple(range(len(program.outputs)))  # a kernel writes its outputs in the program's order
     proof = prove(program, graph, seconds=PROOF_SECONDS, outputs=order, these_sizes=True)
     pair = candidate.small or (program, graph)
     tried = _tried(*pair) if _is_quick(*pair) else candidate.verdict
     if isinstance(proof, Proof):
         return tried if candidate.small and tried.kind is VerdictKind.FIELD else lifted(_unless_wrong(tried), proof)
-    if not _is_quick(program, graph):
+    if not quick:
         return replace(candidate.verdict, note=f"{candidate.verdict.note}: {proof}, and too large to be tried")
     real = verify(program, graph) if candidate.small else tried
     if real.accepted and real.outputs not in ((), order):

@@ -145,32 +145,41 @@ def _deviation(tensor: _Tensor) -> Array:
 
 
 def extremes_of(program: KernelGraph) -> dict[int, int]:
-    """Of comparisons of elements with the largest or smallest of them, by their values, which operand that is."""
+    """Of comparisons of elements with the largest or smallest of them, and of differences that nothing reads but to see
+    where they are 0, by their values, which operand that is."""
     found: dict[int, int] = {}
     times = {value: (value, Fraction(1)) for value in range(len(program.types))}  # another value, times a number
-    ends: dict[int, tuple[int, Fraction]] = {}
-    constants = program.uniform()
+    ends: dict[int, set[tuple[int, Fraction]]] = {}
+    constants, uses = program.uniform(), program.uses()
     for op, (value, *_) in program.definitions():
         x = next((v for v in op.inputs if v not in constants), -1)
         if op.kind is OpKind.MAX and x in times:
-            ends[value] = times[x]
-        elif op.kind is OpKind.RESHAPE and x in ends:
-            ends[value] = ends[x]
+            ends[value] = ends.get(x, set()) | {times[x]}
+        elif op.kind is OpKind.WHERE:  # the second largest is one of them, too
+            ends[value] = ends.get(op.inputs[1], set()) | {times[op.inputs[1]]}
+        elif op.kind in (OpKind.RESHAPE, OpKind.TRANSPOSE) and x in times:
+            times[value] = times[x]
+            ends[value] = ends.get(x, set())
         elif op.kind is OpKind.MUL and (factors := [constants[v] for v in op.inputs if v in constants]):
-            for known in (times, ends):
-                if x in known:
-                    known[value] = known[x][0], known[x][1] * factors[0]
-        elif op.kind in COMPARISONS:
+            times[value] = times[x][0], times[x][1] * factors[0]
+            ends[value] = {(source, factor * factors[0]) for source, factor in ends.get(x, set())}
+        elif op.kind in COMPARISONS or (op.kind is OpKind.SUB and all(jumps(program.ops[n]) for n in uses[value])):
             one, other = op.inputs
             for place, (end, elements) in enumerate(((one, other), (other, one))):
-                if ends.get(end) == times[elements]:
+                if times[elements] in ends.get(end, set()):
                     found[value] = place
     return found
 
 
+def jumps(op: Op) -> bool:
+    """Whether what an operator makes jumps somewhere: a comparison, a sign, a whole number."""
+    text = op.attrs.formula if isinstance(op.attrs, ApplyAttrs) else ""
+    return op.kind in COMPARISONS or any(name in text for name in JUMPS)
+
+
 def _results(op: Op, operands: list[_Tensor], dtypes: list[DType], extreme: int | None) -> list[_Tensor]:
-    """The results of one operator, rounded to these types; `extreme`: of a comparison, the operand that is the largest
-    or smallest of the other one."""
+    """The results of one operator, rounded to these types; `extreme`: of a comparison, or of a difference that is
+    compared with 0, the operand that is the largest or smallest of the other one."""
     if isinstance(op.body, BlockGraph):
         return _of_kernel(op.body, operands, dtypes)
     exact = _EXACT.apply(op.kind, [t.exact for t in operands], op.attrs, 0)
@@ -184,6 +193,8 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType], extreme: int 
         squares = _of_formula(written, operands[0], dtype)
     elif extreme is not None:
         squares = _beside_extreme(operands[1 - extreme], operands[extreme])
+        if op.kind is OpKind.SUB:
+            squares = np.where((squares == 0) & (exact == 0), 0.0, _carried(op, operands, exact))
     else:
         squares = _carried(op, operands, exact)
     if not moved:
@@ -279,7 +290,7 @@ def _beside_extreme(x: _Tensor, end: _Tensor) -> Array:
     near = (apart <= reach) & (reach > 0)
     folded = (1,) * (apart.ndim - end.exact.ndim) + end.exact.shape
     along = tuple(dim for dim, extent in enumerate(apart.shape) if extent != folded[dim])
-    return np.where(near & (near.sum(along, keepdims=True) > 1), 1.0, 0.0)
+    return np.where(near & ((near.sum(along, keepdims=True) > 1) | (apart > 0)), 1.0, 0.0)
 
 
 def _of_formula(text: str, operand: _Tensor, dtype: DType) -> Array:

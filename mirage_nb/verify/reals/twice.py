@@ -1,90 +1,113 @@
-"""Elements beside the largest of them, where a graph computes both in sums of their own: equal but for rounding.
+"""What comparisons decide, where a graph computes what they read in sums of its own: equal but for rounding.
 
-In: a program, and a muGraph that equals it over the reals. Out: what is compared so, in words, or nothing. A value that
-is summed twice, by other threads, differs from itself in its last bit now and then; the place of the largest element is
-none then, which hardly any inputs show. Invariant: values that depend on the same sums are computed alike.
+In: a program, and a muGraph that equals it over the reals. Out: that some outputs hang on how its sums are rounded
+where the program's do not, in words; or nothing. A value that is summed twice, by other threads, differs from itself in
+its last bit now and then: the place of the largest element is none then, and an element ranks behind itself, which
+hardly any inputs show. So every sum is moved by a share of itself that is its own, and the outputs are looked at.
+Invariant: what is computed once is equal to itself however it is rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import (
-    COMPARISONS,
-    OPS,
     AccumAttrs,
     AccumKind,
     BlockGraph,
-    InIterAttrs,
+    ConstAttrs,
     KernelGraph,
     Op,
     OpKind,
     ThreadGraph,
-    Trait,
 )
-from mirage_nb.verify.reals.conditioning import LINEAR, extremes_of
+from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.verify.reals.conditioning import LINEAR, jumps
+from mirage_nb.verify.reals.hard_inputs import hard_inputs
 
-Key = tuple[int, ...]
-Sums = frozenset[Key]
-"""Operators that add up, by their numbers: that of a kernel, and those inside."""
+Array = NDArray[Any]
+G = TypeVar("G", KernelGraph, BlockGraph, ThreadGraph)
+
+DRAWS = 2
+"""Times that inputs and shares are drawn; each share is added and taken away."""
+SHARE, STEPS = Fraction(1, 10**7), 1000
+"""Of itself, the most that a sum is moved by: above what float64 loses, and below what lies between two elements; in
+so many steps."""
+STABLE, MOVED = 1e-5, 1e-3
+"""Relative to the largest of an output: what does not hang on rounding moves less than the first, in the program; what
+does in the graph, by more than the other one."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """What a value depends on; `end`: for the largest elements of something, what that depends on."""
-
-    sums: Sums = frozenset()
-    end: Sums | None = None
-
-
-class _Twice(Exception):
-    """Something is compared with the largest of it that was computed otherwise."""
+def decides(program: KernelGraph) -> bool:
+    """Whether something that is summed is compared, or rounded to whole numbers."""
+    summed = set[int]()
+    for op, values in program.definitions():
+        if op.kind in LINEAR or not summed.isdisjoint(op.inputs):
+            if jumps(op):
+                return True
+            summed.update(values)
+    return False
 
 
 def twice(program: KernelGraph, graph: KernelGraph) -> str:
-    """Which comparison the order of sums decides, in words; or nothing."""
-    if not extremes_of(program):
-        return ""
-    try:
-        _walk(graph, [_Made()] * graph.input_count, ())
-    except _Twice:
-        return "what is compared with the largest of it is computed twice, and differs by a rounding"
+    """That a comparison hangs on the order of sums, in words; or nothing. Raises as `evaluate`."""
+    if decides(program):
+        for seed in range(DRAWS):
+            inputs, rows = _stable(program, seed)
+            for made in _made(graph, seed, inputs):
+                for (want, asked, least), found in zip(rows, made, strict=True):
+                    if not (np.abs(found - want) <= least)[asked].all():
+                        return "what a comparison reads is computed twice, and differs by a rounding"
     return ""
 
 
-def _walk(graph: KernelGraph | BlockGraph | ThreadGraph, given: Sequence[_Made], place: Key) -> list[_Made]:
-    """What all values of a graph depend on. Raises _Twice."""
-    held = [] if isinstance(graph, BlockGraph) else [*given]
-    for number, (op, values) in enumerate(graph.definitions()):
-        key = (*place, number)
-        operands = [held[v] for v in op.inputs]
-        match op.body:
-            case BlockGraph() as body:
-                inner = _walk(body, operands, key)
-                held += [inner[saver.inputs[0]] for saver in body.savers]
-            case ThreadGraph() as body:
-                inner = _walk(body, operands, key)
-                held += [inner[v] for v in body.outputs]
-            case _ if isinstance(op.attrs, InIterAttrs):
-                held.append(given[op.attrs.arg])
-            case _ if values:
-                held.append(_of(op, operands, key))
-    return held
+@functools.lru_cache(maxsize=16)
+def _stable(program: KernelGraph, seed: int) -> tuple[list[Array], list[tuple[Array, Array, float]]]:
+    """Inputs of a program; of each output what is right for them, which elements do not hang on rounding, and how much
+    others may be off."""
+    by_name = hard_inputs(program, "normal", seed)
+    inputs = [by_name[i.name] for i in program.inputs]
+    wanted = evaluate(program, inputs)
+    scales = [float(np.abs(want[np.isfinite(want)]).max(initial=0.0)) for want in wanted]
+    asked = [np.isfinite(want) for want in wanted]
+    for made in _made(program, seed, inputs):
+        with np.errstate(invalid="ignore"):
+            rows = zip(asked, made, wanted, scales, strict=True)
+            asked = [at & (np.abs(found - want) <= STABLE * scale) for at, found, want, scale in rows]
+    return inputs, [(want, at, MOVED * scale) for want, at, scale in zip(wanted, asked, scales, strict=True)]
 
 
-def _of(op: Op, operands: Sequence[_Made], key: Key) -> _Made:
+def _made(graph: KernelGraph, seed: int, inputs: list[Array]) -> Iterator[tuple[Array, ...]]:
+    """The outputs of a graph with its sums moved up and down."""
+    for sign in (1, -1):
+        yield evaluate(_moved(graph, np.random.default_rng(seed), sign * SHARE / STEPS), inputs)
+
+
+def _moved(graph: G, rng: np.random.Generator, step: Fraction) -> G:
+    """The graph with every sum times a number near 1."""
+    made: Rewrite[G] = Rewrite(replace(graph, ops=(), types=graph.types[: graph.input_count]))
+    for op, values in graph.definitions():
+        if isinstance(op.body, BlockGraph):
+            op = replace(op, body=_moved(op.body, rng, step))
+        elif op.body is not None:
+            op = replace(op, body=_moved(op.body, rng, step))
+        here = made.copy(op, values)
+        if _adds(op):
+            factor = ConstAttrs(1 + int(rng.integers(-STEPS, STEPS + 1)) * step)
+            made.held[values[0]] = made.add(Op(OpKind.MUL, (here, made.add(Op(OpKind.CONST, (), factor)))))
+    if isinstance(graph, BlockGraph):
+        return made.graph
+    return replace(made.graph, outputs=made.places(graph.outputs))
+
+
+def _adds(op: Op) -> bool:
     kind = op.attrs.kind if isinstance(op.attrs, AccumAttrs) else None
-    if op.kind in LINEAR or op.kind is OpKind.RESCALED_SUM or kind in (AccumKind.SUM, AccumKind.RESCALE):
-        return _Made(frozenset({key}))
-    sums = frozenset[Key]().union(*(x.sums for x in operands))
-    if op.kind is OpKind.MAX or kind is AccumKind.MAX:
-        return _Made(sums, sums if operands[0].end is None else operands[0].end)
-    if op.kind in COMPARISONS:
-        one, other = operands
-        if any(end.end not in (None, x.sums) and x.end is None for end, x in ((one, other), (other, one))):
-            raise _Twice
-        return _Made(sums)
-    ends = {x.end for x in operands} - {None}
-    moves = Trait.VIEW in OPS[op.kind].traits or op.kind in (OpKind.MUL, OpKind.CAST) or kind is not None
-    return _Made(sums, ends.pop() if moves and len(ends) == 1 else None)
+    return op.kind in LINEAR or op.kind is OpKind.RESCALED_SUM or kind in (AccumKind.SUM, AccumKind.RESCALE)
