@@ -158,10 +158,10 @@ def emit_fold(
         shift = reader.read(operands[1], broadcast_index(index, shape), broadcast_dim(dim, len(index), shape))
     out.lines(reader.loads)
     with out.unrolled("v", reader.width):
-        out.lines([*reader.body, *_fold(kind, *cells, value, shift)])
+        out.lines([*reader.body, *fold(kind, *cells, value, shift)])
 
 
-def _fold(kind: AccumKind, target: str, top: str, value: str, shift: str) -> list[str]:
+def fold(kind: AccumKind, target: str, top: str, value: str, shift: str) -> list[str]:
     """Statements that add `value` to an accumulator; `top` is its running maximum so far."""
     match kind:
         case AccumKind.SUM:

@@ -7,12 +7,12 @@ a reduction that feeds an accumulator keeps one partial result per thread until 
 
 from __future__ import annotations
 
-from mirage_nb.codegen.maps import emit_fold
+from mirage_nb.codegen.maps import emit_fold, fold
 from mirage_nb.codegen.reader import Reader, Text
 from mirage_nb.codegen.writer import c_type
 from mirage_nb.ir import AccumKind
 from mirage_nb.optimize.access import locate
-from mirage_nb.tile.index import Multi, named, unravel
+from mirage_nb.tile.index import Index, Multi, named, unravel
 from mirage_nb.tile.sharing import Extents, Share
 from mirage_nb.tile.staged import Partial, Reduce, Total
 
@@ -23,25 +23,65 @@ class ReductionText(Text):
     def write(self, statement: Partial | Reduce | Total) -> None:
         """One of them."""
         shared = statement.share
+        if shared.patch and not isinstance(statement, Total):
+            self._patches(statement)
+            return
         with self.out.unrolled("s", shared.slots) as s, self.out.block():
             match statement:
                 case Partial(result, kind, operands):
                     self._folded(shared, kind, operands, f"{result}[{s}]", s)
-                case Reduce(value, made, kind, operands):
-                    self.out.line(f"float result = {'NEGATIVE_INFINITY' if kind is AccumKind.MAX else '0.0f'};")
+                case Reduce(_, _, kind, operands):
+                    self.out.line(f"float result = {_start(kind)};")
                     at = self._folded(shared, kind, operands, "result", s)
                     self._combine(shared, kind)
-                    result = "result"
-                    if value != made:  # an elementwise operator on the result, by who has it
-                        reader = Reader(self.scope, 1, {made: result})
-                        result = reader.compute(value, at, None)
-                        self.out.lines([*reader.loads, *reader.body])
-                    self._store(value, shared, at, result)
+                    self._leave(statement, at, "result")
                 case Total(value, source, kind):
                     self.out.line(f"float result = {source}[{s}];")
                     at = self._result(shared, s)
                     self._combine(shared, kind)
                     self._store(value, shared, at, "result")
+
+    def _patches(self, statement: Partial | Reduce) -> None:
+        """This thread's patch of results, at once: what is read or computed for several of them is so once."""
+        shared, scope = statement.share, self.scope
+        with self.out.block():
+            corner, name = self._corner(shared), statement.result if isinstance(statement, Partial) else "results"
+            if isinstance(statement, Reduce):
+                self.out.line(f"float {name}[{shared.slots}];")
+                with self.out.unrolled("s", shared.slots) as s:
+                    self.out.line(f"{name}[{s}] = {_start(statement.kind)};")
+            with self.out.block(f"for (int k = 0; k < {shared.steps}; ++k)"):
+                reader, folds, k = Reader(scope, shared.width), list[str](), named("k", shared.steps) * shared.width
+                for place in range(shared.slots):
+                    at = _in_patch(shared, corner, Index(const=place))
+                    at = (*at[: shared.dim], k, *at[shared.dim + 1 :])
+                    value = reader.read(statement.operands[0], at, shared.vector_dim)
+                    folds += fold(statement.kind, f"{name}[{place}]", "", value, "")
+                self.out.lines(reader.loads)
+                with self.out.unrolled("v", shared.width):
+                    self.out.lines([*reader.body, *folds])
+            if isinstance(statement, Reduce):
+                with self.out.unrolled("s", shared.slots) as s:
+                    at = _in_patch(shared, corner, named(s, shared.slots))
+                    self._leave(statement, at, f"{name}[{s}]")
+
+    def _leave(self, reduce: Reduce, at: Multi, result: str) -> None:
+        """A result, or what an elementwise operator makes of it, by who has it, goes to its tile."""
+        if reduce.value != reduce.made:
+            reader = Reader(self.scope, 1, {reduce.made: result})
+            result = reader.compute(reduce.value, at, None)
+            self.out.lines([*reader.loads, *reader.body])
+        self._store(reduce.value, reduce.share, at, result)
+
+    def _corner(self, shared: Share) -> Multi:
+        """Name the first result of this thread's patch."""
+        found = []
+        parts = unravel(named("thread", self.program.threads), shared.apart)
+        for dim, (part, extent) in enumerate(zip(parts, shared.apart, strict=True)):
+            if extent > 1:
+                self.out.line(f"const int c{dim} = {part.bare};")
+            found.append(named(f"c{dim}", extent))
+        return tuple(found)
 
     def _folded(self, shared: Share, kind: AccumKind, operands: Extents, target: str, slot: str) -> Multi:
         """This thread's elements of a result in a register."""
@@ -62,6 +102,8 @@ class ReductionText(Text):
         """Name the result of this slot; lanes beyond the last one work on a result that exists and drop it."""
         if shared.whole_block:
             return unravel(named(slot, shared.results), shared.kept)
+        if shared.patch:
+            return _in_patch(shared, self._corner(shared), named(slot, shared.slots))
         groups = self._groups(shared)
         lane = f"thread / {shared.lanes}" if shared.lanes > 1 else "thread"
         self.out.line(f"const int o = {(named(lane, groups) + named(slot, shared.slots) * groups).bare};")
@@ -94,6 +136,17 @@ class ReductionText(Text):
         guard = f"if ({' && '.join(conditions)}) " if conditions else ""
         target = c_type(self.program.stored[value])
         self.out.line(f"{guard}{leaf.pointer}[{leaf.offset}] = from_float<{target}>({result});")
+
+
+def _start(kind: AccumKind) -> str:
+    """What nothing has been folded into yet."""
+    return "NEGATIVE_INFINITY" if kind is AccumKind.MAX else "0.0f"
+
+
+def _in_patch(shared: Share, corner: Multi, slot: Index) -> Multi:
+    """A result of the patch that begins there."""
+    steps = zip(corner, unravel(slot, shared.patch), shared.apart, strict=True)
+    return tuple(begin + step * apart for begin, step, apart in steps)
 
 
 def _lane(shared: Share) -> str:

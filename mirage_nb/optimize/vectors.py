@@ -13,11 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from mirage_nb.ir import HALVES, DimAttrs, InIterAttrs, OpKind, RepeatAttrs, ReshapeAttrs
+from mirage_nb.ir.graph import reached
 from mirage_nb.optimize.access import Scope, operand_leaf, trace
 from mirage_nb.tile.index import Index, dims_behind, named, reshaped_dim
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.shared import CHUNK_BYTES
-from mirage_nb.tile.sharing import DEPTH_TILE, Share, Side, Squares, Tiling, Vectors
+from mirage_nb.tile.sharing import DEPTH_TILE, PATCH_WIDTH, Share, Side, Squares, Tiling, Vectors, patch
 from mirage_nb.tile.squares import across, square
 from mirage_nb.tile.staged import Carry, Fill
 
@@ -103,6 +104,9 @@ def share(scope: Scope, op_index: int) -> Share:
     shape, dim, threads = scope.shape(op.inputs[0]), op.attrs.dim, scope.threads
     extent, width = shape[dim], 1
     results = math.prod(shape) // extent
+    if sides := _patch(scope, op.inputs, shape, dim):
+        able = extent % PATCH_WIDTH == 0 and vectorizes(scope, op.inputs[0], dim, PATCH_WIDTH)
+        return Share(shape, dim, PATCH_WIDTH if able else 1, 1, results // threads, False, sides)
     if dim == len(shape) - 1:
         fitting = (w for w in (8, 4, 2) if extent % w == 0 and vectorizes(scope, op.inputs[0], dim, w))
         width = next(fitting, 1)
@@ -113,6 +117,28 @@ def share(scope: Scope, op_index: int) -> Share:
     while lanes < 32 and lanes * 2 <= steps and results * lanes < threads:
         lanes *= 2
     return Share(shape, dim, width, lanes, -(-results * lanes // threads), False)
+
+
+def _patch(scope: Scope, operands: tuple[int, ...], shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    """The results along each dimension that a thread folds at once, where it reads smaller values alone for them."""
+    kept = [d for d in range(len(shape)) if d != dim]
+    if len(operands) > 1 or len(kept) < 2 or not _repeats(scope, operands[0]):
+        return ()
+    *_, rows, columns = kept
+    results = math.prod(shape[d] for d in kept)
+    high, wide = map(int, patch(shape[rows], shape[columns], results, scope.threads))
+    return tuple(high if d == rows else wide if d == columns else 1 for d in range(len(shape))) if high else ()
+
+
+def _repeats(scope: Scope, whole: int) -> bool:
+    """Whether all values that one is computed of where it is read are smaller: each is read for many elements."""
+    places, types = scope.plan.places, scope.block.types
+
+    def behind(value: int) -> tuple[int, ...]:
+        return scope.ops[value].inputs if places[value] in (Place.INLINE, Place.VIEW) else ()
+
+    sources = [v for v in reached([whole], behind) if not behind(v) and places[v] is not Place.LITERAL]
+    return bool(sources) and all(types[v].elements < types[whole].elements for v in sources)
 
 
 # -- copies by all threads

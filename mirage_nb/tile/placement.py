@@ -7,7 +7,7 @@ computed in the reader's registers, or was written to shared memory by an earlie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from mirage_nb.ir import OPS, AccumKind, DType, OpKind, Trait
@@ -75,12 +75,15 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Place per value; element type in shared memory per value; steps in dependency order. early: values that are
-    staged only to be there early."""
+    staged only to be there early. outer: of what is folded of smaller values alone, each read for many results, these;
+    lone: inputs that are staged only because they are such."""
 
     places: tuple[Place, ...]
     stored: tuple[DType, ...]
     steps: tuple[Step, ...]
     early: frozenset[int]
+    outer: Mapping[int, frozenset[int]]
+    lone: frozenset[int]
 
 
 INLINE_KINDS = frozenset({OpKind.FUSED, OpKind.REPEAT, OpKind.CONCAT})
@@ -117,13 +120,16 @@ class _Placer:
         self.readers = self._readers()
         self.factors = self._factors()
         self.early: set[int] = set()
+        self.lone: set[int] = set()
+        self.outer = self._outer()
         self.places = [self._place(v) if v in self.defined else Place.INLINE for v in range(len(sketch.values))]
         self.stored = tuple(self._stored(v) if v in self.defined else DType.F32 for v in range(len(sketch.values)))
 
     def run(self) -> Placement:
         steps = [step for index in range(len(self.nodes)) for step in self._steps(index)]
         ordered = sorted(steps, key=lambda step: step.phase.value)
-        return Placement(tuple(self.places), self.stored, tuple(ordered), frozenset(self.early))
+        early, lone = frozenset(self.early), frozenset(self.lone)
+        return Placement(tuple(self.places), self.stored, tuple(ordered), early, self.outer, lone)
 
     def _readers(self) -> list[frozenset[int]]:
         """Per value the operators that read it, seen through views."""
@@ -138,6 +144,25 @@ class _Placer:
         """Values that a tensor-core Matmul reads, seen through views: kept in the operands' 16-bit type."""
         products = (node for node in self.nodes if node.kind in MATMULS and self.sketch.on_tensor_cores(node))
         return frozenset(self.leaf(value) for node in products for value in node.reads)
+
+    def _outer(self) -> dict[int, frozenset[int]]:
+        """What sums and maxima fold that is computed where it is read, of smaller values alone; and these."""
+        found: dict[int, frozenset[int]] = {}
+        for index, node in enumerate(self.nodes):
+            if node.kind in (OpKind.SUM, OpKind.MAX) and index not in self.private:
+                (whole,) = node.reads
+                read = reached([whole], self._behind)
+                sources = frozenset(v for v in read if not self._behind(v) and not self._is_literal(v))
+                if sources and all(self.sketch.values[v].size < self.sketch.values[whole].size for v in sources):
+                    found[whole] = sources
+        return found
+
+    def _behind(self, value: int) -> tuple[int, ...]:
+        """What a value is computed of, or a view of, where it is read."""
+        index = self.defined[value]
+        node = self.nodes[index]
+        inline = node.elementwise or node.kind is OpKind.REPEAT
+        return node.reads if self.sketch.is_view(index) or (inline and self._place(value) is Place.INLINE) else ()
 
     def leaf(self, value: int) -> int:
         """The value behind a chain of views."""
@@ -171,9 +196,12 @@ class _Placer:
                 return Place.COUNTED
             case OpKind.IN_ITER:
                 if not for_matmul and len(readers) <= 1:
-                    if not (self._may_be_early(node) and self.worth_having(value)):
+                    early = self._may_be_early(node) and self.worth_having(value)
+                    self.early |= {value} if early else set()
+                    if any(value in sources for sources in self.outer.values()):
+                        self.lone.add(value)
+                    elif not early:
                         return Place.DEVICE
-                    self.early.add(value)
                 return Place.SHARED
             case OpKind.ACCUM:
                 if self.direct and index in self.private:
@@ -326,6 +354,8 @@ def touched(sketch: Sketch, placement: Placement) -> dict[int, Touched]:
         half = placement.stored[step.value].size == 2
         readers = [reader for reader in steps if step.value in reader.reads]
         chunks = [(half and tiled.get(r.op) is r) or _is_across(sketch, r, step.value) for r in readers]
+        if any(step.value in placement.outer.get(v, ()) for r in readers for v in sketch.nodes[r.op].reads):
+            chunks.append(True)
         uses = (Use.FACTOR if by_chunks else Use.VECTOR for by_chunks in chunks)
         writer = tiled.get(step.op)
         if step.kind is StepKind.FINISH:

@@ -27,6 +27,10 @@ PARTIAL_BYTES = 32768
 SUM_BYTES = 4
 BESIDE = 32
 """Elements that lanes of a warp store side by side where they read across: the other lanes read side by side."""
+PATCH_SIDES = (1, 2, 4, 8)
+"""Rows, and columns, of results that a thread folds at once."""
+PATCH_WIDTH = 4
+"""Elements of each that it takes at once, where they lie side by side."""
 Extents = tuple[int, ...]
 
 
@@ -91,6 +95,20 @@ def _splits(warps: int) -> npt.NDArray[np.int64]:
     powers = [1 << p for p in range(warps.bit_length()) if warps % (1 << p) == 0]
     able = [split for split in product(powers, repeat=4) if np.prod(split) <= warps]
     return np.array(able, np.int64).T
+
+
+def patch(rows: Any, columns: Any, results: Any, threads: int) -> tuple[Any, Any]:
+    """How many rows and columns of the results of a fold a thread has at once, which reads each of them for all of the
+    others: what reads least, all threads as many; 0 where one has a single result, or these are no whole ones."""
+    each = np.divide(results, threads)
+    least, sides = np.where(each > 1, np.inf, -np.inf), (np.zeros_like(each), np.zeros_like(each))
+    for high in PATCH_SIDES:
+        for wide in PATCH_SIDES:
+            whole = np.equal(np.mod(rows, high), 0) & np.equal(np.mod(columns, wide), 0)
+            better = whole & np.equal(high * wide, each) & (high + wide < least)
+            least = np.where(better, high + wide, least)
+            sides = np.where(better, high, sides[0]), np.where(better, wide, sides[1])
+    return sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +249,8 @@ class Squares(Vectors):
 class Share:
     """How threads share a reduction of `shape` along `dim`.
 
-    lanes: threads per result; slots: results per thread; width: consecutive elements per step.
+    lanes: threads per result; slots: results per thread; width: consecutive elements per step. patch: how many results
+    along each dimension a thread folds at once, as far apart as there are threads along it; none: one after the other.
     """
 
     shape: Extents
@@ -240,6 +259,7 @@ class Share:
     lanes: int
     slots: int
     whole_block: bool
+    patch: Extents = ()
 
     @property
     def kept(self) -> Extents:
@@ -250,6 +270,11 @@ class Share:
     def results(self) -> int:
         """Number of results."""
         return math.prod(self.kept)
+
+    @property
+    def apart(self) -> Extents:
+        """Threads along each dimension of the results, where these are folded in patches."""
+        return tuple(extent // own for extent, own in zip(self.kept, self.patch, strict=True))
 
     @property
     def steps(self) -> int:

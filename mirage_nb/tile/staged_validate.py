@@ -9,6 +9,7 @@ stores every element of its outputs once, of what was written before it was read
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from mirage_nb.ir import AccumKind, InIterAttrs
@@ -178,6 +179,7 @@ class _Validator:
     def _registers(self) -> Iterator[str]:
         started = {s.result: s for s in self.statements if isinstance(s, staged.Start)}
         zeros = {s.result: s.form for s in self.statements if isinstance(s, staged.Zeros)}
+        folded = {s.result: s.share for s in self.statements if isinstance(s, staged.Partial)}
         for statement in self.statements:
             match statement:
                 case staged.Add(result, kind, _, vectors):
@@ -194,6 +196,8 @@ class _Validator:
                     continue
                 case _:
                     continue
+            if isinstance(statement, staged.Total) and folded.get(result, statement.share) != statement.share:
+                yield f"{line_of(statement)}: {result} is shared otherwise than it was folded"
             if result in started and (started[result].count, started[result].kind) != (count, kind):
                 yield f"{line_of(statement)}: its registers are a {line_of(started[result])}"
 
@@ -298,12 +302,23 @@ def _vectors(shape: tuple[int, ...], vectors: Vectors) -> Iterator[str]:
 def _share(shape: tuple[int, ...], share: Share, threads: int) -> Iterator[str]:
     groups = 1 if share.whole_block else threads // max(1, share.lanes)
     lanes = share.lanes == threads if share.whole_block else share.lanes in (1, 2, 4, 8, 16, 32)
+    inner = share.dim == len(shape) - 1 or bool(share.patch)
     if share.shape != shape or not 0 <= share.dim < len(shape) or not lanes or share.width not in WIDTHS:
         yield f"{share} of {shape}"
-    elif share.shape[share.dim] % share.width or (share.width > 1 and share.dim != len(shape) - 1):
+    elif share.patch and not _is_patch(share, threads):
+        yield f"patches of {share.patch} of {share.kept} for {threads} threads"
+    elif share.shape[share.dim] % share.width or (share.width > 1 and not inner):
         yield f"vectors of {share.width} along {share.shape[share.dim]}"
     elif share.slots != -(-share.results // groups):
         yield f"{share.slots} results for each of {groups}"
+
+
+def _is_patch(share: Share, threads: int) -> bool:
+    """Whether the patches of all threads are all results, each once."""
+    able = len(share.patch) == len(share.shape) and share.patch[share.dim] == 1 and min(share.patch) > 0
+    whole = able and not any(extent % own for extent, own in zip(share.kept, share.patch, strict=True))
+    alone = share.lanes == 1 and not share.whole_block
+    return whole and alone and math.prod(share.apart) == threads and math.prod(share.patch) == share.slots
 
 
 def _apart(layout: SharedLayout) -> bool:

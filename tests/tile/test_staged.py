@@ -25,6 +25,7 @@ from mirage_nb.tile.staged_validate import validate
 from mirage_nb.verify.tiles import Level, compare, run_staged
 from tests import strategies
 from tests.codegen import mugraphs
+from tests.codegen.test_patches import distances
 from tests.shares import examples, shared_out
 from tests.tile.lines import parse
 from tests.tile.running import FLOATS, assert_caught, right, right_over_residues
@@ -49,6 +50,8 @@ NAMED: dict[str, tuple[KernelGraph, Options]] = {
     "safe, rows alone": (mugraphs.safe_attention(rows=64, loop=4), Options(4, 2)),
     "safe, warpgroups": (mugraphs.safe_attention(rows=64, loop=4), Options(4, 2, bulk=True, wide=True)),
     "keys normed": (mugraphs.normed_attention("K"), Options(4, 2, bulk=True)),
+    "patches": (distances((32, 64), 8, 4, weighed=True), Options(4, 3)),
+    "patches, bulk": (distances((16, 32), 16, 4, behind=True), Options(4, 2, bulk=True)),
     "turned": (turned(32, 16, DType.F16, (16, 16)), Options(1)),
     "split": (mugraphs.split_safe_attention(loop=4), Options(4, 2, bulk=True)),
 }
@@ -138,6 +141,14 @@ def test_mutants_are_caught(share: int) -> None:
     """A barrier dropped, a stage off by one, a tile moved, a share too small."""
     named = (program for name in NAMED for program in planned(name))
     assert_caught(((p, *one) for p in named for one in list(mutants(p))[::share]), 1500 // share)
+
+
+def test_patches_end_as_they_were_folded() -> None:
+    (program,) = planned("patches")
+    lines = [line.replace("(4, 1, 4)", "(2, 1, 8)") if "Total" in line else line for line in lines_of(program)]
+    turned = parse(lines)
+    assert turned != program
+    assert any("shared otherwise" in text for text in validate(turned, H200))
 
 
 @pytest.mark.parametrize(("name", "what", "finding"), [

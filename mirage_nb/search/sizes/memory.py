@@ -80,7 +80,7 @@ def _counted(tiles: Tiles, bulk: Truths, warps: int, *, chained: bool, direct: b
     found = staged(tiles.outline, chained, direct)
     tensors = {value: _Tensor(tiles, value, found, how, warps) for value, how in found.tensors.items()}
     laid = {value: tensor.lay() for value, tensor in tensors.items()}
-    here = {value: tiles.staged(value) for value in tensors if value in found.placed.early}
+    here = {value: tiles.staged(value) for value in tensors if value in found.placed.early | found.placed.lone}
     swizzled = reduce(np.logical_or, (one.swizzled & here.get(v, True) for v, one in laid.items()), bulk)
     unit = np.where(swizzled, PATTERN_BYTES, LINE_BYTES)
     nowhere = np.zeros(tiles.shape)

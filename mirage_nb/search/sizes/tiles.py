@@ -219,13 +219,25 @@ class Tiles:
                 yield from ((mask, over) for mask in self.outline.masks(axis))
 
     def staged(self, value: int) -> Truths:
-        """Where an input that is to be staged is: not if it would only be there early, and that is not worth it."""
-        if value not in self.outline.placed.early:
+        """Where an input that is to be staged is: not if it would only be there early, and that is not worth it, or
+        only be read many times, and is not."""
+        placed = self.outline.placed
+        if value not in placed.early | placed.lone:
             return np.ones(self.shape, bool)
-        moved = self.outline.reads[value]
-        last = self.extent(moved.extents[-1] if moved.extents else None)
-        found: Truths = worth_having_early(self.outline.flat.looped, self.nbytes(moved), last, moved.width)
+        found: Truths = np.zeros(self.shape, bool)
+        if value in placed.early:
+            moved = self.outline.reads[value]
+            last = self.extent(moved.extents[-1] if moved.extents else None)
+            found = found | worth_having_early(self.outline.flat.looped, self.nbytes(moved), last, moved.width)
+        for whole, sources in placed.outer.items():
+            if value in placed.lone and value in sources:
+                found = found | self.repeats(whole)
         return found
+
+    def repeats(self, whole: int) -> Truths:
+        """Where all values that are folded as this one is computed of them are read for many results."""
+        smaller = (self.elements[v] < self.elements[whole] for v in self.outline.placed.outer[whole])
+        return reduce(np.logical_and, smaller)
 
     def lying(self, moved: Moved) -> Rows:
         """How a tile that is read or saved lies in device memory."""

@@ -19,6 +19,7 @@ from mirage_nb.ir import OpKind
 from mirage_nb.search.sizes.anatomy import WARPS, Along, Cell, Moved, Numbers, Part, Truths, common, largest
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.layouts import past_one
+from mirage_nb.search.sizes.patches import patched
 from mirage_nb.search.sizes.tiles import Tiles, sides
 from mirage_nb.targets import Target
 from mirage_nb.tile.program import LANES
@@ -143,6 +144,10 @@ class _Steps:
         """A value that is no product; `waits`: it is computed of what is read from device memory itself."""
         tiles, constants = self.tiles, self.constants
         spent: Numbers = largest(self.passes(i) for i in (cell.value, *cell.reads))
+        if (found := patched(tiles, cell, constants)) is not None:
+            each = np.minimum(found.operations, constants.vector_operations) * self.operation
+            patches = tiles.elements[cell.reads[0]] * each + np.ceil(found.steps) * constants.pass_us
+            spent = np.where(found.able, np.minimum(spent, patches + self.passes(cell.value)), spent)
         if not tiles.outline.varying[cell.value] and waits:
             spent = spent + np.ceil(largest(tiles.rounds(i) for i in cell.reads)) * constants.direct_us
         if tiles.outline.parts[cell.value] is Part.PRIVATE and tiles.chained:
