@@ -83,7 +83,8 @@ def partition(
         grain: how large pieces may become.
         inside: computed values that should not lie between pieces, since nobody else knows them: whoever makes one is
             joined with its readers, whatever it costs, unless a third piece has to come between them. Those that
-            depend on no input are made again wherever they are read.
+            depend on no input are made again wherever they are read, and so are elementwise ones that would lie between
+            pieces all the same, with those of them that they are made from.
         library: what kernels of a library compute whole, each a piece of its own.
         is_over: asked before groups are looked at; once it is so, no more are joined.
         told: the program of a piece as it will be searched, which its estimate is of; default: as it was cut.
@@ -91,7 +92,14 @@ def partition(
     Raises:
         SearchError: an operator is no pre-defined one.
     """
-    return _Partition(graph, target, grain, inside, library, is_over, told or _as_cut).pieces()
+    again = set[int]()
+    while True:
+        work = _Partition(graph, target, grain, inside, again, library, is_over, told or _as_cut)
+        made = work.pieces()
+        between = work.repeatable(value for piece in made for value in piece.reads)
+        if between <= again:
+            return made
+        again |= between
 
 
 def _as_cut(graph: KernelGraph) -> KernelGraph:
@@ -122,6 +130,7 @@ class _Partition:
         target: Target,
         grain: Grain,
         inside: Collection[int],
+        again: Collection[int],
         library: Sequence[Match],
         is_over: IsOver,
         told: Callable[[KernelGraph], KernelGraph],
@@ -136,7 +145,7 @@ class _Partition:
         self.read = _numbered(self._tensors())
         self.made = dict(zip(self.maker, _numbered([(op.kind, op.attrs) for op in self.maker.values()]), strict=True))
         self.constant = self._constant()
-        self.again = self._made_again(inside) | (self._shared(library) if not grain.looped else set())
+        self.again = self._made_again(inside).union(again, self._shared(library) if not grain.looped else ())
         self.needed = sorted(self._needed())
         self.stored = {value for value in self.needed if value not in self.again}
         self.sources = {value: self._sources(value) for value in self.needed}
@@ -153,6 +162,7 @@ class _Partition:
         members |= {match.output: members for members, match in self.whole.items()}
         self.groups = Groups(members, self.sources, self.readers)
         self.us: dict[int, float] = {}
+        self.unknown = frozenset(inside).intersection(self.maker)
         self.inside = sorted(self.stored.intersection(inside))
         self._join_around()
         self._join_chains()
@@ -171,6 +181,14 @@ class _Partition:
         views = VIEWS | {OpKind.SLICE} if self.grain.looped else VIEWS
         again = (v for v in self.constant if v in inside or self._is_numbers(v))
         return {*again, *(value for value, op in self.maker.items() if op.kind in views)}
+
+    def repeatable(self, values: Iterable[int]) -> set[int]:
+        """Those of some values, and of those that they are made from, that are inside and elementwise."""
+
+        def own(some: Iterable[int]) -> Iterator[int]:
+            return (v for v in self.unknown.intersection(some) - self.outputs if self._is_elementwise(v))
+
+        return reached(own(values), lambda value: own(self.maker[value].inputs))
 
     def _constant(self) -> set[int]:
         """Values that depend on no input: numbers of places, masks made of them."""

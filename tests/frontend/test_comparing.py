@@ -188,3 +188,15 @@ def test_what_a_number_of_the_model_scales_is_the_same_beside_what_it_was() -> N
     close(found, wanted)
     report = backend.reports.all()
     assert report.replaced and all(entry.taken for entry in report.entries), str(report)
+
+
+@torch.no_grad()
+def test_inputs_that_are_known_are_compared_as_they_are() -> None:
+    """Places of a picture, which PyTorch makes whole numbers of, and their distances from these."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, (8, 6), mode="bilinear", align_corners=False)
+
+    backend, x = Backend(), torch.randn(1, 2, 4, 3)
+    close(torch.compile(model, backend=backend)(x), model(x))
+    assert backend.replaced and all(entry.taken for entry in backend.reports.all().entries)

@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 
 from mirage_nb.errors import SearchError
 from mirage_nb.interp import reference
-from mirage_nb.ir import ArangeAttrs, BlockGraph, DimAttrs, KernelGraph, Op, OpKind, RepeatAttrs, ReshapeAttrs
+from mirage_nb.ir import (
+    OPS,
+    ArangeAttrs,
+    BlockGraph,
+    DimAttrs,
+    KernelGraph,
+    Op,
+    OpKind,
+    RepeatAttrs,
+    ReshapeAttrs,
+    Trait,
+)
 from mirage_nb.lang import parse
 from mirage_nb.search import partition as module
 from mirage_nb.search.coalesced import coalesced
@@ -153,7 +164,8 @@ return X + P @ V"""
 def test_what_is_inside_lies_between_no_pieces_that_could_be_one(
     program: KernelGraph, grain: Grain, data: st.DataObject
 ) -> None:
-    made = [v for _, (v, *_) in program.definitions()]
+    maker = {v: op for op, (v, *_) in program.definitions()}
+    made = [*maker]
     inside = data.draw(st.sets(st.sampled_from(made))) - set(program.outputs)
     rng = np.random.default_rng(0)
     arrays = [rng.uniform(0.5, 2.0, i.type.shape) for i in program.inputs]
@@ -164,6 +176,7 @@ def test_what_is_inside_lies_between_no_pieces_that_could_be_one(
             np.testing.assert_allclose(found, right, rtol=1e-9)
     makers = {v: n for n, piece in enumerate(parts) for v in piece.writes}
     for value in inside & makers.keys():
+        assert Trait.ELEMENTWISE not in OPS[maker[value].kind].traits
         for reader in (n for n, piece in enumerate(parts) if value in piece.reads):
             assert _by_another_way(parts, makers, makers[value], reader)
 
@@ -209,6 +222,19 @@ def test_chains_of_what_is_joined_around_a_value_wait_for_none_that_waits_for_th
     ).graph
     arrays = [np.random.default_rng(0).uniform(0.5, 2.0, i.type.shape) for i in program.inputs]
     parts = partition(program, H200, COMPOSED, inside={3})
+    np.testing.assert_allclose(composed(program, parts, arrays), reference.evaluate(program, arrays), rtol=1e-9)
+
+
+def test_elementwise_operators_inside_are_made_again_where_pieces_would_hand_them_on() -> None:
+    """A mask that two products need, one of which reads what the other one made."""
+    program = parse(
+        "X: f32[8, 64]\nM: f32[8, 64]\nW: f32[64, 64]\nkept = 1 - sqrt(M)\nreturn kept * ((kept * X) @ W @ W) @ W"
+    ).graph
+    maker = {v: op.kind for op, (v, *_) in program.definitions()}
+    inside = {v for v, kind in maker.items() if kind in (OpKind.SUB, OpKind.SQRT)}
+    arrays = [np.random.default_rng(0).uniform(0.5, 2.0, i.type.shape) for i in program.inputs]
+    parts = partition(program, H200, COMPOSED, inside)
+    assert len(inside) == 2 and inside.isdisjoint(v for piece in parts for v in (*piece.reads, *piece.writes))
     np.testing.assert_allclose(composed(program, parts, arrays), reference.evaluate(program, arrays), rtol=1e-9)
 
 

@@ -145,7 +145,7 @@ def examples(region: Region) -> Examples:
     wanted = [_Layout.of(node.meta["val"]) for node in region.reads]
 
     def drawn(scale: float = 1.0, positive: bool = False) -> list[torch.Tensor]:
-        generator = torch.Generator(held[0][0].device).manual_seed(0)
+        generator = torch.Generator(wanted[0].device).manual_seed(0)
         made = []
         for layout, same in held:
             spread = layout.shape[-1] ** -0.5 if same and len(layout.shape) > 1 else 1.0 if same else scale
