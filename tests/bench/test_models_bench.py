@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
+import mirage_nb
 from mirage_nb.bench.models import (
     NAMES,
     OURS,
@@ -120,6 +121,13 @@ def test_losses_are_shown_like_wins(tmp_path: Path, capsys: pytest.CaptureFixtur
     file.write_text('{"rows": 3}')
     with pytest.raises(OptionError, match="no record"):
         show_records([str(other), str(file)])
+
+
+def test_the_record_that_comes_along_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = (Path(mirage_nb.__file__).parent / "bench/records").glob("models-*.json")
+    assert show_records([str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "decode: geometric mean of 8 ratios" in shown and "prefill: geometric mean of 4 ratios" in shown
 
 
 def test_models_and_points_that_there_are_not() -> None:
