@@ -14,9 +14,9 @@ from mirage_nb.codegen.reader import Reader, Text
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, DType, OutSaverAttrs
 from mirage_nb.optimize.access import Conditions, Leaf, Scope, locate, output_leaf
-from mirage_nb.tile.index import Multi, broadcast_dim, broadcast_index, named
+from mirage_nb.tile.index import Index, Multi, broadcast_dim, broadcast_index, named, unravel
 from mirage_nb.tile.register_resident import AHEAD
-from mirage_nb.tile.sharing import Squares, Vectors
+from mirage_nb.tile.sharing import Extents, Patches, Squares, Vectors
 from mirage_nb.tile.staged import Add, Compute, Leave, Move, Save
 
 
@@ -25,6 +25,21 @@ def coordinates(out: Writer, walked: Vectors) -> Multi:
     names, index = walked.coordinates
     out.lines([f"const int {name} = {part.bare};" for name, part in names.items()])
     return index
+
+
+def corner(out: Writer, apart: Extents, threads: int) -> Multi:
+    """Name the first element of this thread's patch, where there are so many threads along each dimension."""
+    found = []
+    for dim, (part, extent) in enumerate(zip(unravel(named("thread", threads), apart), apart, strict=True)):
+        if extent > 1:
+            out.line(f"const int c{dim} = {part.bare};")
+        found.append(named(f"c{dim}", extent))
+    return tuple(found)
+
+
+def in_patch(begin: Multi, apart: Extents, own: Extents, slot: Index) -> Multi:
+    """An element of the patch that begins there, which has so many along each dimension."""
+    return tuple(c + step * far for c, step, far in zip(begin, unravel(slot, own), apart, strict=True))
 
 
 @contextmanager
@@ -39,6 +54,12 @@ def each_slot(out: Writer, scope: Scope, walked: Vectors, most: int | None = Non
     """As `each`, with the thread's vectors numbered at compile time, written out unless there are more than `most`;
     yields multi-index and number."""
     threads, slots = scope.threads, walked.slots(scope.threads)
+    if isinstance(walked, Patches):
+        with out.block():
+            begin = corner(out, walked.apart, threads)
+            with out.unrolled("s", slots) as slot:
+                yield in_patch(begin, walked.apart, walked.own, named(slot, slots)), slot
+        return
     with out.unrolled("s", slots, most) as slot, out.block() if slots == 1 else nullcontext():
         position = named("thread", threads) + named(slot, slots) * threads
         out.line(f"const int e = {position.bare};")

@@ -8,14 +8,15 @@ shared memory. Invariant: pieces beyond the extents are read from addresses that
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import nullcontext
 
-from mirage_nb.codegen.maps import each, each_slot
+from mirage_nb.codegen.maps import corner, each, each_slot, in_patch
 from mirage_nb.codegen.reader import Reader, Text
 from mirage_nb.codegen.writer import c_type
 from mirage_nb.optimize.access import locate, trace
 from mirage_nb.tile.index import Index, Multi, broadcast_index, named, unravel
-from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Side, Tiling
+from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Patches, Side, Tiling
 from mirage_nb.tile.staged import Dot, Load, Multiply, MultiplyPacked, MultiplyPanels, Unload
 
 CHUNK = 4
@@ -37,31 +38,51 @@ class ProductText(Text):
 
     def dot(self, dot: Dot) -> None:
         """Each thread computes whole elements."""
+        if isinstance(dot.vectors, Patches):
+            self._dots(dot, dot.vectors)
+            return
         if dot.result:
             with each_slot(self.out, self.scope, dot.vectors) as (index, s):
-                self._dot(dot.pairs, index, f"{dot.result}[{s}]")
+                self._dot(dot.pairs, {f"{dot.result}[{s}]": index})
             return
         with each(self.out, self.scope, dot.vectors) as index:
             self.out.line("float sum = 0.0f;")
-            self._dot(dot.pairs, index, "sum")
+            self._dot(dot.pairs, {"sum": index})
             leaf, target = locate(self.scope, dot.value, index, None), c_type(self.program.stored[dot.value])
             self.out.line(f"{leaf.pointer}[{leaf.offset}] = from_float<{target}>(sum);")
 
-    def _dot(self, pairs: tuple[tuple[int, int], ...], index: Multi, target: str) -> None:
-        """target += the products at `index`: what lies side by side of the summed elements is loaded together."""
+    def _dots(self, dot: Dot, patch: Patches) -> None:
+        """A thread's patch of elements at once: rows and columns are read once for all of these."""
+        with self.out.block():
+            begin, name = corner(self.out, patch.apart, self.program.threads), dot.result or "sums"
+            slots = patch.slots(self.program.threads)
+            if not dot.result:
+                self.out.line(f"float {name}[{slots}] = {{}};")
+            places = [in_patch(begin, patch.apart, patch.own, Index(const=s)) for s in range(slots)]
+            self._dot(dot.pairs, {f"{name}[{s}]": place for s, place in enumerate(places)})
+            if not dot.result:
+                with self.out.unrolled("s", slots) as s:
+                    at = in_patch(begin, patch.apart, patch.own, named(s, slots))
+                    leaf, target = locate(self.scope, dot.value, at, None), c_type(self.program.stored[dot.value])
+                    self.out.line(f"{leaf.pointer}[{leaf.offset}] = from_float<{target}>({name}[{s}]);")
+
+    def _dot(self, pairs: tuple[tuple[int, int], ...], targets: Mapping[str, Multi]) -> None:
+        """To each target the products at its index: what lies side by side along the depth is loaded together."""
         scope = self.scope
         for left, right in pairs:
             shapes, depth = (scope.shape(left), scope.shape(right)), scope.shape(left)[-1]
             width = CHUNK if depth % CHUNK == 0 else 1
             with self.out.block(f"for (int k = 0; k < {depth // width}; ++k)"):
-                reader = Reader(scope, width)
+                reader, sums = Reader(scope, width), []
                 k = named("k", depth // width) * width
                 dims = (len(shapes[0]) - 1, len(shapes[1]) - 2) if width > 1 else (None, None)
-                a = reader.read(left, broadcast_index((*index[:-1], k), shapes[0]), dims[0])
-                b = reader.read(right, broadcast_index((*index[:-2], k, index[-1]), shapes[1]), dims[1])
+                for target, index in targets.items():
+                    a = reader.read(left, broadcast_index((*index[:-1], k), shapes[0]), dims[0])
+                    b = reader.read(right, broadcast_index((*index[:-2], k, index[-1]), shapes[1]), dims[1])
+                    sums.append(f"{target} += {a} * {b};")
                 self.out.lines(reader.loads)
                 with self.out.unrolled("v", width) if width > 1 else nullcontext():
-                    self.out.lines([*reader.body, f"{target} += {a} * {b};"])
+                    self.out.lines([*reader.body, *sums])
 
     def _element(self, side: Side) -> str:
         return c_type(self.scope.block.types[side.value].dtype)
@@ -196,9 +217,7 @@ class ProductText(Text):
         column = _clamped_chunk(tile, operand.extent)
         return self._address(operand, batch, column, depth + named("lane % 8", 8) + half)
 
-    def _gathered(
-        self, operand: Side, batch: Index, gather: str, target: str, side: str, element: str = ""
-    ) -> None:
+    def _gathered(self, operand: Side, batch: Index, gather: str, target: str, side: str, element: str = "") -> None:
         """Two neighbours along depth from anywhere, zeros beyond the extents."""
         self.out.line(f"const bool inside = {side} < {operand.extent};")
         first, second = (

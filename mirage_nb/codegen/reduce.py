@@ -7,7 +7,7 @@ a reduction that feeds an accumulator keeps one partial result per thread until 
 
 from __future__ import annotations
 
-from mirage_nb.codegen.maps import emit_fold, fold
+from mirage_nb.codegen.maps import corner, emit_fold, fold, in_patch
 from mirage_nb.codegen.reader import Reader, Text
 from mirage_nb.codegen.writer import c_type
 from mirage_nb.ir import AccumKind
@@ -45,7 +45,8 @@ class ReductionText(Text):
         """This thread's patch of results, at once: what is read or computed for several of them is so once."""
         shared, scope = statement.share, self.scope
         with self.out.block():
-            corner, name = self._corner(shared), statement.result if isinstance(statement, Partial) else "results"
+            begin = corner(self.out, shared.apart, self.program.threads)
+            name = statement.result if isinstance(statement, Partial) else "results"
             if isinstance(statement, Reduce):
                 self.out.line(f"float {name}[{shared.slots}];")
                 with self.out.unrolled("s", shared.slots) as s:
@@ -53,7 +54,7 @@ class ReductionText(Text):
             with self.out.block(f"for (int k = 0; k < {shared.steps}; ++k)"):
                 reader, folds, k = Reader(scope, shared.width), list[str](), named("k", shared.steps) * shared.width
                 for place in range(shared.slots):
-                    at = _in_patch(shared, corner, Index(const=place))
+                    at = in_patch(begin, shared.apart, shared.patch, Index(const=place))
                     at = (*at[: shared.dim], k, *at[shared.dim + 1 :])
                     value = reader.read(statement.operands[0], at, shared.vector_dim)
                     folds += fold(statement.kind, f"{name}[{place}]", "", value, "")
@@ -62,7 +63,7 @@ class ReductionText(Text):
                     self.out.lines([*reader.body, *folds])
             if isinstance(statement, Reduce):
                 with self.out.unrolled("s", shared.slots) as s:
-                    at = _in_patch(shared, corner, named(s, shared.slots))
+                    at = in_patch(begin, shared.apart, shared.patch, named(s, shared.slots))
                     self._leave(statement, at, f"{name}[{s}]")
 
     def _leave(self, reduce: Reduce, at: Multi, result: str) -> None:
@@ -72,16 +73,6 @@ class ReductionText(Text):
             result = reader.compute(reduce.value, at, None)
             self.out.lines([*reader.loads, *reader.body])
         self._store(reduce.value, reduce.share, at, result)
-
-    def _corner(self, shared: Share) -> Multi:
-        """Name the first result of this thread's patch."""
-        found = []
-        parts = unravel(named("thread", self.program.threads), shared.apart)
-        for dim, (part, extent) in enumerate(zip(parts, shared.apart, strict=True)):
-            if extent > 1:
-                self.out.line(f"const int c{dim} = {part.bare};")
-            found.append(named(f"c{dim}", extent))
-        return tuple(found)
 
     def _folded(self, shared: Share, kind: AccumKind, operands: Extents, target: str, slot: str) -> Multi:
         """This thread's elements of a result in a register."""
@@ -103,7 +94,8 @@ class ReductionText(Text):
         if shared.whole_block:
             return unravel(named(slot, shared.results), shared.kept)
         if shared.patch:
-            return _in_patch(shared, self._corner(shared), named(slot, shared.slots))
+            begin = corner(self.out, shared.apart, self.program.threads)
+            return in_patch(begin, shared.apart, shared.patch, named(slot, shared.slots))
         groups = self._groups(shared)
         lane = f"thread / {shared.lanes}" if shared.lanes > 1 else "thread"
         self.out.line(f"const int o = {(named(lane, groups) + named(slot, shared.slots) * groups).bare};")
@@ -141,12 +133,6 @@ class ReductionText(Text):
 def _start(kind: AccumKind) -> str:
     """What nothing has been folded into yet."""
     return "NEGATIVE_INFINITY" if kind is AccumKind.MAX else "0.0f"
-
-
-def _in_patch(shared: Share, corner: Multi, slot: Index) -> Multi:
-    """A result of the patch that begins there."""
-    steps = zip(corner, unravel(slot, shared.patch), shared.apart, strict=True)
-    return tuple(begin + step * apart for begin, step, apart in steps)
 
 
 def _lane(shared: Share) -> str:

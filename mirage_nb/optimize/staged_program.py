@@ -13,7 +13,7 @@ from mirage_nb.ir import AccumAttrs, AccumKind, InIterAttrs, OpKind, OutSaverAtt
 from mirage_nb.optimize.access import Scope, behind_views
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.region_program import RegionPlanner
-from mirage_nb.optimize.vectors import copied, share, sides, stored, vectors
+from mirage_nb.optimize.vectors import copied, multiplied, share, sides, stored, vectors
 from mirage_nb.optimize.wide import right_leaves
 from mirage_nb.tile import staged
 from mirage_nb.tile.boxes import bulk_of, read_once
@@ -21,7 +21,6 @@ from mirage_nb.tile.index import Index, named
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import Place, Step, StepKind
 from mirage_nb.tile.program import flat
-from mirage_nb.tile.sharing import Vectors
 from mirage_nb.tile.sketch import pairs
 from mirage_nb.tile.staged import KINDS, Signal, StagedProgram, Statement
 
@@ -216,7 +215,7 @@ class _Planner:
                 yield staged.Zeros(name, (*tiling.per_warp[:3], 4))
                 continue
             if step.kind is StepKind.MATMUL:
-                count = Vectors(self.scope.shape(self.scope.first[step.op]), 1).slots(threads)
+                count = multiplied(self.scope, self.scope.first[step.op]).slots(threads)
             elif step.kind is StepKind.REDUCE:
                 count = share(self.scope, step.op).slots
             else:
@@ -287,13 +286,13 @@ class _Planner:
     def _matmul(self, step: Step) -> Statement:
         """Into accumulator registers, or through them into its shared tile."""
         op, value, tiling = self.block.ops[step.op], self.scope.first[step.op], self.staged.tiling(step.op)
-        multiplied = pairs(op.kind, op.inputs)
+        factors = pairs(op.kind, op.inputs)
         name = self._registers(step.accum) if step.accum is not None else f"a{value}"
         if tiling is None:
-            walked = Vectors(self.scope.shape(value), 1)
-            return staged.Dot(name if step.accum is not None else "", value, multiplied, walked)
+            walked = multiplied(self.scope, value)
+            return staged.Dot(name if step.accum is not None else "", value, factors, walked)
         body: list[Statement] = [] if step.accum is not None else [staged.Zeros(name, (*tiling.per_warp[:3], 4))]
-        for number, (left, right) in enumerate(multiplied):
+        for number, (left, right) in enumerate(factors):
             body.append(staged.Multiply(name, tiling, *sides(self.scope, tiling, left, right), number))
         if step.value is not None:
             body.append(staged.Unload(step.value, name, tiling))
@@ -308,7 +307,7 @@ class _Planner:
                 tiling = self.staged.tiling(source.op)
                 if tiling is not None:
                     return staged.Warps(0, tiling, (staged.Unload(step.value, name, tiling),))
-                return staged.Leave(step.value, name, Vectors(self.scope.shape(step.value), 1))
+                return staged.Leave(step.value, name, multiplied(self.scope, step.value))
             case StepKind.REDUCE:
                 op = self.block.ops[source.op]
                 kind = AccumKind.SUM if op.kind is OpKind.SUM else AccumKind.MAX

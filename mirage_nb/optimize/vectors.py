@@ -18,7 +18,7 @@ from mirage_nb.optimize.access import Scope, operand_leaf, trace
 from mirage_nb.tile.index import Index, dims_behind, named, reshaped_dim
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.shared import CHUNK_BYTES
-from mirage_nb.tile.sharing import DEPTH_TILE, PATCH_WIDTH, Share, Side, Squares, Tiling, Vectors, patch
+from mirage_nb.tile.sharing import DEPTH_TILE, PATCH_WIDTH, Patches, Share, Side, Squares, Tiling, Vectors, patch
 from mirage_nb.tile.squares import across, square
 from mirage_nb.tile.staged import Carry, Fill
 
@@ -117,6 +117,13 @@ def share(scope: Scope, op_index: int) -> Share:
     while lanes < 32 and lanes * 2 <= steps and results * lanes < threads:
         lanes *= 2
     return Share(shape, dim, width, lanes, -(-results * lanes // threads), False)
+
+
+def multiplied(scope: Scope, value: int) -> Vectors:
+    """The elements of a product of each thread that computes whole ones: patches, where all have as many."""
+    *lead, rows, columns = shape = scope.shape(value)
+    high, wide = map(int, patch(rows, columns, math.prod(shape), scope.threads))
+    return Patches(shape, 1, (*(1 for _ in lead), high, wide)) if high else Vectors(shape, 1)
 
 
 def _patch(scope: Scope, operands: tuple[int, ...], shape: tuple[int, ...], dim: int) -> tuple[int, ...]:

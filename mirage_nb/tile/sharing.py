@@ -27,7 +27,7 @@ PARTIAL_BYTES = 32768
 SUM_BYTES = 4
 BESIDE = 32
 """Elements that lanes of a warp store side by side where they read across: the other lanes read side by side."""
-PATCH_SIDES = (1, 2, 4, 8)
+PATCH_SIDES = range(1, 9)
 """Rows, and columns, of results that a thread folds at once."""
 PATCH_WIDTH = 4
 """Elements of each that it takes at once, where they lie side by side."""
@@ -246,6 +246,26 @@ class Squares(Vectors):
 
 
 @dataclass(frozen=True, slots=True)
+class Patches(Vectors):
+    """A tile as patches of elements, `own` along each dimension, as far apart as there are threads along it."""
+
+    own: Extents
+
+    @property
+    def apart(self) -> Extents:
+        """Threads along each dimension."""
+        return _threads_along(self.shape, self.own)
+
+    def slots(self, threads: int) -> int:
+        """Elements per thread."""
+        return math.prod(self.own)
+
+
+def _threads_along(shape: Extents, own: Extents) -> Extents:
+    return tuple(extent // part for extent, part in zip(shape, own, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """How threads share a reduction of `shape` along `dim`.
 
@@ -274,7 +294,7 @@ class Share:
     @property
     def apart(self) -> Extents:
         """Threads along each dimension of the results, where these are folded in patches."""
-        return tuple(extent // own for extent, own in zip(self.kept, self.patch, strict=True))
+        return _threads_along(self.kept, self.patch)
 
     @property
     def steps(self) -> int:

@@ -21,7 +21,7 @@ from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import GROUP, flat
 from mirage_nb.tile.rules import RESERVED_BYTES
 from mirage_nb.tile.shared import LINE_BYTES, SWIZZLES, SharedLayout
-from mirage_nb.tile.sharing import DEPTH_TILE, Cells, Share, Side, Squares, Tiling, Vectors
+from mirage_nb.tile.sharing import DEPTH_TILE, Cells, Patches, Share, Side, Squares, Tiling, Vectors
 from mirage_nb.tile.sketch import pairs
 from mirage_nb.tile.staged import How, StagedProgram, Statement
 from mirage_nb.tile.staged_run import follow
@@ -180,12 +180,16 @@ class _Validator:
         started = {s.result: s for s in self.statements if isinstance(s, staged.Start)}
         zeros = {s.result: s.form for s in self.statements if isinstance(s, staged.Zeros)}
         folded = {s.result: s.share for s in self.statements if isinstance(s, staged.Partial)}
+        multiplied = {s.result: s.vectors for s in self.statements if isinstance(s, staged.Dot)}
         for statement in self.statements:
             match statement:
                 case staged.Add(result, kind, _, vectors):
                     count = vectors.registers(self.threads)
                 case staged.Dot(result, _, _, vectors) if result:
                     count, kind = vectors.slots(self.threads), AccumKind.SUM
+                case staged.Leave(_, result, vectors) if multiplied.get(result, vectors) != vectors:
+                    yield f"{line_of(statement)}: {result} is left otherwise than it was multiplied"
+                    continue
                 case staged.Leave(_, result, vectors) if result in started:
                     count, kind = vectors.registers(self.threads), started[result].kind
                 case staged.Partial(result, kind, _, share) | staged.Total(_, result, kind, share):
@@ -207,9 +211,11 @@ class _Validator:
         if tiling is not None and (tiling.warps > self.program.warps or min(tiling.split) < 1):
             yield f"{tiling.warps} warps of {self.program.warps}"
         if vectors is not None and (walked := WALKED.get(type(statement))) is not None:
-            yield from _vectors(types[getattr(statement, walked)].shape, vectors)
+            yield from _vectors(types[getattr(statement, walked)].shape, vectors, self.threads)
             if isinstance(vectors, Squares) and not isinstance(statement, staged.Save):
                 yield "squares are saved, nothing else"
+            if isinstance(vectors, Patches) and not isinstance(statement, staged.Leave | staged.Dot):
+                yield "patches are multiplied, nothing else"
         match statement:
             case staged.Fill(value, vectors):
                 nbytes, layout = vectors.width * types[value].dtype.size, self.program.buffer(value).layout
@@ -227,7 +233,7 @@ class _Validator:
             case staged.Move(value, _, along) if getattr(self.made[value].attrs, "dim", None) != along:
                 yield f"%{value} is joined along {along}"
             case staged.Add(_, _, operands, vectors):
-                yield from _vectors(types[operands[0]].shape, vectors)
+                yield from _vectors(types[operands[0]].shape, vectors, self.threads)
             case staged.Dot(vectors=vectors) if vectors.width != 1:
                 yield "threads have whole elements of a product"
             case staged.Partial(_, _, operands, share) | staged.Reduce(_, _, _, operands, share):
@@ -289,10 +295,12 @@ class _Validator:
                 yield f"{cells.columns} tiles of columns"
 
 
-def _vectors(shape: tuple[int, ...], vectors: Vectors) -> Iterator[str]:
+def _vectors(shape: tuple[int, ...], vectors: Vectors, threads: int) -> Iterator[str]:
     whole = vectors.width in WIDTHS and (not shape or shape[-1] % vectors.width == 0)
     if vectors.shape != shape or not whole:
         yield f"vectors of {vectors.width} over {vectors.shape}"
+    elif isinstance(vectors, Patches) and (vectors.width > 1 or not _are_all(shape, vectors.own, threads)):
+        yield f"patches of {vectors.own} of {shape} for {threads} threads"
     elif isinstance(vectors, Squares):
         across, rows = vectors.across, vectors.rows
         if not 0 <= across < len(shape) - 1 or rows not in WIDTHS or shape[across] % rows:
@@ -305,7 +313,7 @@ def _share(shape: tuple[int, ...], share: Share, threads: int) -> Iterator[str]:
     inner = share.dim == len(shape) - 1 or bool(share.patch)
     if share.shape != shape or not 0 <= share.dim < len(shape) or not lanes or share.width not in WIDTHS:
         yield f"{share} of {shape}"
-    elif share.patch and not _is_patch(share, threads):
+    elif share.patch and (share.lanes > 1 or share.whole_block or not _are_all(share.kept, share.patch, threads)):
         yield f"patches of {share.patch} of {share.kept} for {threads} threads"
     elif share.shape[share.dim] % share.width or (share.width > 1 and not inner):
         yield f"vectors of {share.width} along {share.shape[share.dim]}"
@@ -313,12 +321,10 @@ def _share(shape: tuple[int, ...], share: Share, threads: int) -> Iterator[str]:
         yield f"{share.slots} results for each of {groups}"
 
 
-def _is_patch(share: Share, threads: int) -> bool:
-    """Whether the patches of all threads are all results, each once."""
-    able = len(share.patch) == len(share.shape) and share.patch[share.dim] == 1 and min(share.patch) > 0
-    whole = able and not any(extent % own for extent, own in zip(share.kept, share.patch, strict=True))
-    alone = share.lanes == 1 and not share.whole_block
-    return whole and alone and math.prod(share.apart) == threads and math.prod(share.patch) == share.slots
+def _are_all(shape: tuple[int, ...], own: tuple[int, ...], threads: int) -> bool:
+    """Whether patches with `own` elements along each dimension, of so many threads, are all elements, each once."""
+    able = len(own) == len(shape) and min(own) > 0 and not any(n % part for n, part in zip(shape, own, strict=True))
+    return able and math.prod(shape) == threads * math.prod(own)
 
 
 def _apart(layout: SharedLayout) -> bool:

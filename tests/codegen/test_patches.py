@@ -10,8 +10,8 @@ from mirage_nb.optimize import plan
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.program import flat
 from mirage_nb.tile.shared import LINE_BYTES
-from mirage_nb.tile.sharing import Share, patch
-from mirage_nb.tile.staged import Partial, Reduce
+from mirage_nb.tile.sharing import Patches, Share, Vectors, patch
+from mirage_nb.tile.staged import Dot, Partial, Reduce
 from mirage_nb.tile.staged_validate import validate
 from tests.codegen.running import check
 from tests.mugraphs import Block, one_kernel, tensor
@@ -64,7 +64,7 @@ def test_patches_in_a_loop(stages: int, bulk: bool) -> None:
     (distances((32, 16)), (2, 1, 2)),
     (distances((16, 128), 4, behind=True), (4, 1, 4)),
     (distances((16, 16), 7), (1, 1, 2)),
-    (distances((16, 48)), ()),
+    (distances((16, 48)), (2, 1, 3)),
     (distances((64, 16), 16, 2, lies=False), (2, 1, 4)),
     (distances((64, 16), 12, 2, lies=False, weighed=True), (2, 1, 4)),
     (distances((32, 64), 8, weighed=True, behind=True), (4, 1, 4)),
@@ -93,6 +93,34 @@ def test_what_several_results_need_is_read_once() -> None:
     source = emit(distances((32, 64)), H200, Options(4)).source
     fold = source[source.index("for (int k") : source.index("for (int v")]
     assert fold.count("load<4>(t0") == fold.count("load<4>(t1") == 4
+
+
+def product(rows: int, columns: int, depth: int, loop: int, *, turned: bool, summed: bool) -> KernelGraph:
+    """Roots of rows with a matrix, which lies turned or not; summed: and of exponentials of them with another one."""
+    deep = depth * loop
+    across = (columns, deep) if turned else (deep, columns)
+    tensors = [tensor((2 * rows, deep), DType.F32), *[tensor(across, DType.F32)] * (1 + summed)]
+    b = Block(tuple(tensors), (2,), loop)
+    x = b.read(0, (0,), 1 if loop > 1 else None)
+    read = [b.read(n, (None,), (1 if turned else 0) if loop > 1 else None) for n in range(1, len(tensors))]
+    w, *others = [b.transpose(v, 1, 0) if turned else v for v in read]
+    z = b.op(OpKind.CONCAT_MATMUL, x, b.op(OpKind.EXP, x), w, *others) if summed else b.op(OpKind.MATMUL, x, w)
+    b.save(b.op(OpKind.SIGMOID, b.accum(z) if loop > 1 else z), (0,))
+    return one_kernel(" ".join("XWV"[: len(tensors)]), b)
+
+
+@pytest.mark.parametrize(("extents", "sides"), [
+    ((16, 64, 16, 1), (2, 4)), ((40, 64, 12, 2), (5, 4)), ((8, 32, 7, 3), (1, 2)), ((5, 27, 8, 2), ()),
+])  # fmt: skip
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("summed", [False, True])
+def test_products_in_patches(extents: tuple[int, ...], sides: tuple[int, ...], turned: bool, summed: bool) -> None:
+    rows, columns, depth, loop = extents
+    graph, options = product(rows, columns, depth, loop, turned=turned, summed=summed), Options(4, 2)
+    (program,) = programs(plan(graph, H200, options)).values()
+    (walked,) = {s.vectors for s in flat(program.code) if isinstance(s, Dot)}
+    assert walked == (Patches((rows, columns), 1, sides) if sides else Vectors((rows, columns), 1))
+    check(graph, options)
 
 
 def test_patches_are_as_square_as_can_be() -> None:

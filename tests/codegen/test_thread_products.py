@@ -50,4 +50,4 @@ def test_rows_that_are_read_across_lie_on_banks_of_their_own(depth: int) -> None
     assert isinstance(found.program, StagedProgram)
     pitch, unit = found.program.buffer(1).layout.strides
     assert unit == 1 and len({4 * row * pitch % LINE_BYTES // 16 for row in range(8)}) == 8
-    assert f"load<4>(t1 + (i1 * {pitch} + k * 4))" in emitted.source
+    assert f"load<4>(t1 + (c1 * {pitch} + k * 4))" in emitted.source

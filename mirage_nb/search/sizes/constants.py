@@ -47,9 +47,11 @@ class Constants:
     thread_operations: float = 4.0
     """A multiply-add of a product in a thread graph, with its share of the loads of both operands: where threads and
     tensor cores were timed beside each other, the faster one is estimated faster."""
+    patch_operations: float = 5.0
+    """As `thread_operations`, an instruction for an element that threads fold in patches: that of a lane counts as two,
+    and two or three blocks keep all of these busy. Nobody has timed it."""
     load_operations: float = 8.0
-    """A vector of four elements that threads load of a tile, each for several results: four passes over the banks, in
-    which all lanes might do an instruction; nobody has timed it."""
+    """A vector of four elements that such threads load, for several results: four passes over the banks."""
     thread_depth: float = 8.0
     deep_operations: float = 9.0
     """The same where more elements are summed: 1024 x 1024 results of 16, 32 and 64 took 4, 6, 20 us beyond a start."""

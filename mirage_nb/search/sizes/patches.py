@@ -65,8 +65,21 @@ def patched(tiles: Tiles, cell: Cell, constants: Constants) -> Patched | None:
     high, wide = patch(extents[-2], extents[-1], results, WARPS * LANES)
     able = (high > 0) & tiles.repeats(whole)
     computed = _computed(outline, whole, fused=cell.node.kind is OpKind.SUM)
-    read = (high + wide) / np.maximum(high * wide, 1) / PATCH_WIDTH * constants.load_operations
-    return Patched(able, read + computed * constants.thread_operations, depth / PATCH_WIDTH)
+    return Patched(able, _read(high, wide, constants) + computed * constants.patch_operations, depth / PATCH_WIDTH)
+
+
+def of_product(tiles: Tiles, cell: Cell, elements: Numbers, constants: Constants) -> Patched:
+    """What a product is that threads compute as patches."""
+    rows, columns = tiles.extents(cell.value)[-2:]
+    depth = tiles.extents(cell.node.reads[0])[-1]
+    high, wide = patch(rows, columns, elements, WARPS * LANES)
+    return Patched(high > 0, _read(high, wide, constants) + constants.patch_operations, depth / PATCH_WIDTH)
+
+
+def _read(high: Numbers, wide: Numbers, constants: Constants) -> Numbers:
+    """Operations of the loads of an element's share."""
+    found: Numbers = (high + wide) / np.maximum(high * wide, 1) / PATCH_WIDTH * constants.load_operations
+    return found
 
 
 def _computed(outline: Outline, whole: int, fused: bool) -> float:

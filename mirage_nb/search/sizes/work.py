@@ -19,7 +19,7 @@ from mirage_nb.ir import OpKind
 from mirage_nb.search.sizes.anatomy import WARPS, Along, Cell, Moved, Numbers, Part, Truths, common, largest
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.layouts import past_one
-from mirage_nb.search.sizes.patches import patched
+from mirage_nb.search.sizes.patches import Patched, of_product, patched
 from mirage_nb.search.sizes.tiles import Tiles, sides
 from mirage_nb.targets import Target
 from mirage_nb.tile.program import LANES
@@ -145,15 +145,18 @@ class _Steps:
         tiles, constants = self.tiles, self.constants
         spent: Numbers = largest(self.passes(i) for i in (cell.value, *cell.reads))
         if (found := patched(tiles, cell, constants)) is not None:
-            each = np.minimum(found.operations, constants.vector_operations) * self.operation
-            patches = tiles.elements[cell.reads[0]] * each + np.ceil(found.steps) * constants.pass_us
-            spent = np.where(found.able, np.minimum(spent, patches + self.passes(cell.value)), spent)
+            spent = self._in_patches(found, tiles.elements[cell.node.reads[0]], spent, self.passes(cell.value))
         if not tiles.outline.varying[cell.value] and waits:
             spent = spent + np.ceil(largest(tiles.rounds(i) for i in cell.reads)) * constants.direct_us
         if tiles.outline.parts[cell.value] is Part.PRIVATE and tiles.chained:
             biggest = largest(tiles.elements[i] for i in (cell.value, *cell.reads))
             spent = np.where(tiles.private, biggest * constants.register_operations * self.operation, spent)
         return spent
+
+    def _in_patches(self, found: Patched, elements: Numbers, other: Numbers, beside: Numbers | float = 0.0) -> Numbers:
+        """So many elements, folded in patches where that can be and takes less than otherwise."""
+        own = elements * found.operations * self.operation + np.ceil(found.steps) * self.constants.pass_us
+        return np.where(found.able, np.minimum(own + beside, other), other)
 
     def _in_threads(self, cell: Cell) -> Numbers:
         """The multiply-adds of a product in a thread graph, those of one result one after the other; each reads all
@@ -198,7 +201,8 @@ class _Steps:
         if wide:
             scalar = np.ceil(shape.elements / (LANES * WARPS)) * shape.depth * constants.scalar_us
             banks = np.maximum(common(shape.depth, BANKS) * constants.bank_share, 1.0) if turned else 1.0
-            return scalar * banks, np.zeros(self.tiles.shape)
+            patches = of_product(self.tiles, cell, shape.elements, constants)
+            return self._in_patches(patches, shape.elements * shape.depth, scalar * banks), np.zeros(self.tiles.shape)
         most = self._sharing(cell, shape)
         # Where there are warpgroups, the rate is theirs.
         share = constants.tensor_share if target.capability == CAPABILITY else 1.0
