@@ -341,43 +341,6 @@ def test_a_loss_that_pytorch_decomposes_wrongly_is_right() -> None:
     torch.testing.assert_close(torch.compile(loss, backend=backend)(x[0], target[0]), loss(x[0], target[0]))
 
 
-@pytest.mark.parametrize("options", [{}, {"dynamic": True}, {"options": {"remainder": "inductor"}}])
-def test_results_that_lie_in_columns_are_computed_and_lie_so(options: Any) -> None:
-    """A residual of rows that attention had in another order, a view of one, and what derivatives keep of them."""
-    torch._dynamo.reset()
-
-    def model(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y = F.silu(x.transpose(0, 1) @ w).transpose(0, 1) + x.sigmoid().transpose(0, 1).contiguous().transpose(0, 1)
-        return y, F.layer_norm(y, (8,)) @ w, (y.tanh() * 2).transpose(0, 1)
-
-    backend, inputs = Backend(), [torch.randn(shape, requires_grad=True) for shape in ((3, 5, 8), (8, 8))]
-    compiled = torch.compile(model, backend=backend, **options)
-    wanted = model(*inputs)
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(*inputs), wanted, rtol=2e-3, atol=2e-3)
-    found = compiled(*inputs)
-    assert [made.stride() for made in found] == [made.stride() for made in wanted] and wanted[0].stride() == (8, 24, 1)
-    ours, theirs = (torch.autograd.grad(sum(y.square().sum() for y in made), inputs) for made in (found, wanted))
-    torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-3)
-    report = backend.reports.all()
-    assert all(graph.entries and not graph.trouble for graph in report.graphs) and report.replaced
-
-
-def test_a_view_of_what_is_put_together_lies_as_it_did() -> None:
-    """Rotated heads, as derivatives keep them."""
-    torch._dynamo.reset()
-
-    def rotated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        q = (x @ w).view(2, 5, 2, 8).transpose(1, 2)
-        q = torch.cat((q[..., :4].sin(), q[..., 4:]), -1)
-        return (q @ q.mT).softmax(-1)
-
-    backend, inputs = Backend(), [torch.randn(shape, requires_grad=True) for shape in ((2, 5, 16), (16, 16))]
-    made = (model(*inputs).square().sum() for model in (torch.compile(rotated, backend=backend), rotated))
-    torch.testing.assert_close(*(torch.autograd.grad(one, inputs) for one in made), rtol=2e-3, atol=2e-3)
-    assert all(graph.entries and not graph.trouble for graph in backend.reports.all().graphs)
-
-
 @torch.no_grad()
 def test_where_pytorch_parts_a_model_the_report_says_why_and_what_helps() -> None:
     torch._dynamo.reset()

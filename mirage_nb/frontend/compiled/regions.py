@@ -40,6 +40,7 @@ from mirage_nb.search.pieces import Piece
 from mirage_nb.targets import Target
 
 COPIES = frozenset({OpKind.CONCAT, OpKind.SLICE, OpKind.PAD})
+READ_AS_LYING = frozenset({"aten.view_as_complex.default", "aten.view.dtype"})
 MAX_OPERATORS = 20_000
 """Of a whole model; pieces are far smaller."""
 
@@ -351,11 +352,16 @@ def _lies_well(node: Any) -> bool:
     front = [node]
     for one in front:
         for user in one.users:
-            if user.op == "output" or "as_strided" in str(user.target):
+            if user.op == "output" or sees_strides(user):
                 return False
             if str(user.target) in VIEWS:
                 front.append(user)
     return True
+
+
+def sees_strides(node: Any) -> bool:
+    """Whether what an operator makes, or that it can, depends on how what it reads lies."""
+    return "as_strided" in str(node.target) or str(node.target) in READ_AS_LYING
 
 
 def region_of(piece: Piece, known: Mapping[int, Any], fixed: Collection[Any], alike: Mapping[Any, Any]) -> Region:

@@ -19,7 +19,8 @@ from torch._inductor.pattern_matcher import stable_topological_sort
 
 from mirage_nb.frontend.compiled.bodies import bodies
 from mirage_nb.frontend.compiled.kernels import Kernel
-from mirage_nb.frontend.compiled.regions import Region, base_of
+from mirage_nb.frontend.compiled.regions import Region, base_of, sees_strides
+from mirage_nb.ir.graph import reached
 
 
 def keep_strides(gm: torch.fx.GraphModule, reported: Sequence[Any]) -> None:
@@ -100,11 +101,29 @@ def replace(gm: torch.fx.GraphModule, taken: Sequence[tuple[Region, Kernel]]) ->
         for node, new in zip(region.writes, _call(gm.graph, overload, reads, region, last), strict=True):
             node.replace_all_uses_with(new)
             put[node] = new
+    _keep_lying(gm.graph, [new for old, new in put.items() if old.meta["val"].stride() != new.meta["val"].stride()])
     _erase(gm.graph, {node for region, _ in taken for node in region.covers})
     stable_topological_sort(gm.graph)
     gm.graph.eliminate_dead_code()
     gm.graph.lint()
     gm.recompile()
+
+
+def _keep_lying(graph: torch.fx.Graph, moved: Sequence[Any]) -> None:
+    """Have what PyTorch computes from what lies otherwise than before lie as it did, where that is seen: its operators
+    follow what they read. moved: what lies otherwise, row by row."""
+    (output,) = graph.find_nodes(op="output")
+    for node in sorted(reached(moved, lambda node: node.users)):
+        seen = [user for user in node.users if user is output or sees_strides(user)]
+        value = node.meta.get("val")
+        known = isinstance(value, torch.Tensor) and _is_known(value) and _is_dense(value)
+        if not seen or not known or node.target is inductor_prims.force_stride_order:
+            continue
+        with graph.inserting_after(node):
+            kept = graph.call_function(inductor_prims.force_stride_order, (node, [*value.stride()]))
+        kept.meta["val"] = value
+        for user in seen:
+            user.replace_input_with(node, kept)
 
 
 def _follow(nodes: Sequence[Any], targets: Collection[Any]) -> bool:
