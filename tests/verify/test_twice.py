@@ -9,7 +9,7 @@ import pytest
 
 from mirage_nb.errors import VerificationError
 from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind
-from mirage_nb.ir.text import parse_graph
+from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, configurations, prepare
 from mirage_nb.search.session import unsearched as unsearched_module
@@ -75,7 +75,7 @@ def _every(graph: KernelGraph) -> list[Op]:
 
 
 def test_what_rounding_decides_in_the_program_may_hang_on_it() -> None:
-    """A sum that is compared with another one, a class that no sum makes, and what only looks like a comparison."""
+    """A sum that is compared with what is none, and what only looks like a comparison."""
     for text in ("S > X[:, :16]", "where(X[:, :16] > 0, S, 0)", "where(S > 0, S, 0.1 * S)", "maximum(S, 0)", "relu(S)"):
         program = parse(f"X: f16[16, 64]\nW: f16[64, 16]\nS = X @ W\nreturn {text}").graph
         assert not twice(program, program)
@@ -105,9 +105,21 @@ def test_nor_taken_from_anybody() -> None:
     assert "computed twice" in verified_again(LARGEST, replace(taken, graph=torn)).note
 
 
+def test_nor_where_it_is_too_large_to_be_tried() -> None:
+    """It is looked at with every axis small."""
+    program = parse("X: f16[512, 4096]\nW: f16[4096, 4096]\nreturn X @ W == max(X @ W, axis=1, keepdims=True)").graph
+    lines = [line for line in print_graph(program).splitlines() if not line.startswith("output")]
+    again = len(program.types)
+    lines += [f"%{again} = Matmul(%0, %1)", f"%{again + 1} = EwEq(%{again}, %3)", f"output %{again + 1} O"]
+    torn = parse_graph("\n".join(lines))
+    own = next(unsearched(program, find_target(DEFAULT_TARGET)))
+    assert verified_again(program, replace(own, graph=program)).accepted
+    assert "computed twice" in verified_again(program, replace(own, graph=torn)).note
+
+
 @pytest.mark.parametrize("text", [
     "argmin(X @ W, axis=1)", "where(X @ W == max(X @ W, axis=1, keepdims=True), X @ W, 0)",
-])
+])  # fmt: skip
 def test_what_is_put_together_unsearched_compares_nothing_so(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program, target = parse(f"X: f16[32, 64]\nW: f16[64, 128]\nreturn {text}").graph, find_target(DEFAULT_TARGET)
     found = [candidate.graph for candidate in unsearched(program, target)]

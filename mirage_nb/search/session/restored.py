@@ -15,13 +15,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mirage_nb.errors import MirageError
+from mirage_nb.errors import MirageError, ProofError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search.session.findings import Explored
 from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.verify.fields.work import work
 from mirage_nb.verify.proof import Proof, lifted, prove
+from mirage_nb.verify.proof.shrunk import shrunk
+from mirage_nb.verify.proof.translate import translate
 from mirage_nb.verify.reals.twice import decides, twice
 from mirage_nb.verify.trials import verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
@@ -94,12 +96,14 @@ def verified_again(program: KernelGraph, candidate: Candidate) -> Verdict:
     """
     graph = candidate.graph
     quick = _is_quick(program, graph)
-    if decides(program):
-        if not quick:
-            return replace(candidate.verdict, note=f"{candidate.verdict.note}: too large to be tried")
-        if why := twice(program, graph):
-            return Verdict(VerdictKind.UNDECIDED, note=why)
     order = tuple(range(len(program.outputs)))  # a kernel writes its outputs in the program's order
+    if decides(program):
+        try:
+            pair = (program, graph) if quick else shrunk(translate(program, graph, order))[1]
+        except ProofError as error:
+            return replace(candidate.verdict, note=f"{candidate.verdict.note}: {error}, and too large to be tried")
+        if why := twice(*pair):
+            return Verdict(VerdictKind.UNDECIDED, note=why)
     proof = prove(program, graph, seconds=PROOF_SECONDS, outputs=order, these_sizes=True)
     pair = candidate.small or (program, graph)
     tried = _tried(*pair) if _is_quick(*pair) else candidate.verdict

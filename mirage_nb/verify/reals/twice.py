@@ -47,13 +47,15 @@ does in the graph, by more than the other one."""
 
 
 def decides(program: KernelGraph) -> bool:
-    """Whether something that is summed is compared, or rounded to whole numbers."""
-    summed = set[int]()
+    """Whether something that is summed is compared with something that is, or both are rounded to a whole number."""
+    summed, met = set[int](), set[int]()
     for op, values in program.definitions():
-        if op.kind in LINEAR or not summed.isdisjoint(op.inputs):
-            if jumps(op):
-                return True
-            summed.update(values)
+        parts = summed.intersection(op.inputs)
+        meet = len(parts) > 1 or not met.isdisjoint(op.inputs)
+        if jumps(op) and meet:
+            return True
+        summed.update(values if parts or op.kind in LINEAR else ())
+        met.update(values if meet else ())
     return False
 
 
