@@ -51,6 +51,8 @@ SAME = {
             "maximum(X, Y)": ("where(X >= Y, X, Y)", "where(X > Y, X, Y)", "where(X < Y, Y, X)", "where(X <= Y, Y, X)"),
             "minimum(X, Y)": ("where(X >= Y, Y, X)", "where(X > Y, Y, X)", "where(X < Y, X, Y)", "where(X <= Y, X, Y)"),
             "relu(X)": ("where(X > 0, X, 0)", "where(X < 0, 0, X)", "where(X >= 0, X, 0)"),
+            "relu(maximum(X, Y))": ("maximum(relu(X), relu(Y))", "maximum(X, relu(Y))", "relu(Y + relu(X - Y))"),
+            "relu(maximum(X[:, ::2], X[:, 1::2]))": ("maximum(relu(X[:, ::2]), relu(X[:, 1::2]))",),
             "abs(X)": ("where(X > 0, X, -X)", "where(X >= 0, X, -X)", "where(X < 0, -X, X)", "X * sign(X)"),
             "clamp(X, -1, 2)": (
                 "maximum(where(X > 2, 2, X), -1)",

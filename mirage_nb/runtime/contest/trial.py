@@ -39,7 +39,7 @@ from mirage_nb.runtime.picked import right
 from mirage_nb.search.session.crew import Stopped, call_all
 from mirage_nb.search.session.pool import Workers
 from mirage_nb.verify.reals.float_gate import FloatReport, GateReport, HardSample, judge, samples
-from mirage_nb.verify.reals.hard_inputs import finite_names
+from mirage_nb.verify.reals.hard_inputs import tried_names
 
 T = TypeVar("T")
 
@@ -75,8 +75,8 @@ RAN = Outcome(FloatReport(0.0, True, "ran"), True)
 
 
 def hard_names(program: KernelGraph, elements: int) -> tuple[str, ...]:
-    """Names of hard finite inputs, the most telling first, as many as these elements allow, one at least."""
-    names = [name for name in finite_names(program) if name != "normal"]
+    """Names of hard inputs, the most telling first, as many as these elements allow, one at least."""
+    names = [name for name in tried_names(program) if name != "normal"]
     return tuple(names[: max(1, elements // max(1, sum(t.elements for t in program.types)))])
 
 

@@ -174,6 +174,7 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("largest_product", "max(a * b, 0)"
                   " == 2 * max(a, 0) * max(b, 0) + -b * max(a, 0) + -a * max(b, 0) + a * b"),
             axiom("largest_known", "max(a + c, a, b) == max(a + c, b)", *_nonnegative("c")),
+            axiom("largest_joined", "max(max(a, 0) + b, c) == max(a + b, b, c)"),
             axiom("largest_absorbs", "max(a + c, -max(-a, b), d) == max(a + c, d)", *_nonnegative("c")),
             axiom("largest_of_least", "max(-max(a, b), c) == -max(-max(-a, c), -max(-b, c))"),
             axiom("largest_opposed", "c * a + -c * max(a, b) + r == -c * max(-a, -b) + -b * c + r"),

@@ -88,6 +88,18 @@ def _lower(term: Term) -> tuple[Term, ...]:
     return ()
 
 
+def _joined(known: Known, term: Term) -> Step | None:
+    """The larger one of two, which is max(a - b, 0) + b, in one of several: all of these stand side by side."""
+    for place, part in enumerate(term.args):
+        summands = _summands(part)
+        for number, inner in enumerate(summands if len(summands) > 1 else ()):
+            if inner.kind is Kind.TOP and len(inner.args) == 2 and ZERO in inner.args:
+                (large,) = without(inner.args, inner.args.index(ZERO))
+                others = top(*without(term.args, place))
+                return step("largest_joined", a=large, b=add(*without(summands, number)), c=others)
+    return None
+
+
 def _shared(known: Known, term: Term) -> Step | None:
     """What both of two have in common, a summand or a factor that is not negative, leaves them."""
     if len(term.args) != 2:
@@ -191,4 +203,4 @@ def least(known: Known, term: Term) -> Step | None:
     return None
 
 
-TOPS: tuple[Rule, ...] = (_known, _absorbed, _functions, _shared, _apart, _scaled, _numerals, _product)
+TOPS: tuple[Rule, ...] = (_known, _absorbed, _joined, _functions, _shared, _apart, _scaled, _numerals, _product)

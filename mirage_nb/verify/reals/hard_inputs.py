@@ -8,14 +8,15 @@ what is compared as these are is whole numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.ir import OPS, ConstAttrs, Input, KernelGraph, Op, OpKind, Trait
+from mirage_nb.ir import COMPARISONS, OPS, ConstAttrs, Input, KernelGraph, Op, OpKind, Trait
+from mirage_nb.ir.dtypes import LARGEST
 from mirage_nb.ir.ops import Shape
 from mirage_nb.verify.reals.places import places
 from mirage_nb.verify.reals.ranges import Range, ranges, within
@@ -162,14 +163,36 @@ def _is_positive(maker: dict[int, Op], value: int) -> bool:
     return op is not None and isinstance(op.attrs, ConstAttrs) and op.attrs.value > 0
 
 
+def tried_names(program: KernelGraph) -> tuple[str, ...]:
+    """The names of hard inputs that a kernel is tried on, the most telling first: those that spoil an element, where
+    the program asks what is infinite or no number, then finite ones."""
+    asked = [i for i in program.inputs if i.name not in places(program)] if _asks(program) else []
+    return (*_spoiled(asked), *finite_names(program))
+
+
+def _asks(program: KernelGraph) -> bool:
+    """Whether something is compared with itself, or with the last number of a type."""
+    ends = program.uniform()
+    last = {v for v, number in ends.items() if abs(number) in LARGEST.values()}
+    return any(
+        (op.kind in COMPARISONS and len({*op.inputs}) == 1)
+        or (op.kind in {*COMPARISONS, OpKind.SUB} and not last.isdisjoint(op.inputs))
+        for op in program.ops
+    )
+
+
+def _spoiled(inputs: Sequence[Input]) -> Iterator[str]:
+    return (f"{what} element of {i.name}" for what in SPOILED for i in inputs)
+
+
 def finite_names(program: KernelGraph) -> tuple[str, ...]:
-    """The names of hard inputs that a kernel is tried on, the most telling first: masks, then ways to fill."""
+    """The names of hard inputs without such elements: masks, then ways to fill."""
     return (*(MASKS if masks_of(program) else ()), *DRAWS)
 
 
 def sample_names(program: KernelGraph) -> tuple[str, ...]:
     """The names of all hard inputs: those of `finite_names`, then what spoils one element."""
-    return (*finite_names(program), *(f"{what} element of {i.name}" for what in SPOILED for i in program.inputs))
+    return (*finite_names(program), *_spoiled(program.inputs))
 
 
 def _filled(draw: Draw, rng: np.random.Generator, given: Input, wanted: Range | None) -> Array:
