@@ -183,12 +183,15 @@ class _Partition:
         return {*again, *(value for value, op in self.maker.items() if op.kind in views)}
 
     def repeatable(self, values: Iterable[int]) -> set[int]:
-        """Those of some values, and of those that they are made from, that are inside and elementwise."""
-
-        def own(some: Iterable[int]) -> Iterator[int]:
-            return (v for v in self.unknown.intersection(some) - self.outputs if self._is_elementwise(v))
-
-        return reached(own(values), lambda value: own(self.maker[value].inputs))
+        """Those of some values, and of those that they are made from, that are inside and elementwise, and made from
+        what is not inside, or such themselves."""
+        able = set[int]()
+        for value, op in self.maker.items():
+            free = value in self.constant or op.kind in VIEWS or self._is_elementwise(value)
+            if value in self.unknown and free and able.issuperset(self.unknown.intersection(op.inputs)):
+                able.add(value)
+        able -= self.outputs
+        return reached(able.intersection(values), lambda value: able.intersection(self.maker[value].inputs))
 
     def _constant(self) -> set[int]:
         """Values that depend on no input: numbers of places, masks made of them."""

@@ -83,6 +83,30 @@ def test_gradients_of_what_was_read_before_it_is_overwritten() -> None:
     assert backend.replaced > 0
 
 
+def queued(queue: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Rows are compared with older ones, some of which they take the place of."""
+    scores = x @ queue.clone().T
+    queue[1:3] = x.detach()[:2]
+    return torch.log_softmax(scores, -1)[:, 0]
+
+
+def scaled(scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    made = x * scale.clone().t().t() + scale[:1].clone().expand(4, 8) * x.sin()
+    scale.mul_(0.9)
+    return made.tanh()
+
+
+@pytest.mark.parametrize("model", [queued, scaled])
+def test_gradients_that_read_what_is_overwritten(model: Any) -> None:
+    """PyTorch's own compiler takes the copy that was made before for none."""
+    given, found, backend = [torch.randn(4, 8) for _ in range(2)], [], Backend()
+    for one in (model, torch.compile(model, backend=backend)):
+        state, x = given[0].clone(), given[1].clone().requires_grad_()
+        found.append((*torch.autograd.grad(one(state, x).square().sum(), x), state))
+    close(*found)
+    assert backend.replaced > 0
+
+
 def online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """A softmax block by block: the first maximum, minus infinity, counts for nothing, and PyTorch computes with it."""
     made, total, most = block_by_block(q, k, v)

@@ -65,3 +65,18 @@ def test_each_region_makes_them_again(kind: type[nn.Module], inputs: tuple[Tenso
         torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-3)
     report = backend.reports.all()
     assert report.replaced and not any("begin or end" in why for why in report.reasons()), str(report)
+
+
+def test_what_is_no_truth_value_is_handed_on() -> None:
+    """A mean that a deviation is computed from, as gradients read it."""
+    torch._dynamo.reset()
+
+    def model(x: Tensor, y: Tensor) -> Tensor:
+        pairs = x.view(-1, 2)
+        one = (pairs - pairs.mean(1, keepdim=True)) / (pairs.std(1, keepdim=True) + 1e-4)
+        return torch.min(y.exp() * one.view(-1, 1), y.exp().clamp(0.8, 1.2) * one.view(-1, 1)).mean(1)
+
+    backend, inputs = Backend(), [torch.randn(shape, requires_grad=True) for shape in ((4,), (4, 5))]
+    made = (one(*inputs).square().sum() for one in (torch.compile(model, backend=backend), model))
+    torch.testing.assert_close(*(torch.autograd.grad(one, inputs) for one in made), rtol=2e-3, atol=2e-3)
+    assert not any("begin or end" in why for why in backend.reports.all().reasons())

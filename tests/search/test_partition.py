@@ -176,7 +176,8 @@ def test_what_is_inside_lies_between_no_pieces_that_could_be_one(
             np.testing.assert_allclose(found, right, rtol=1e-9)
     makers = {v: n for n, piece in enumerate(parts) for v in piece.writes}
     for value in inside & makers.keys():
-        assert Trait.ELEMENTWISE not in OPS[maker[value].kind].traits
+        elementwise = Trait.ELEMENTWISE in OPS[maker[value].kind].traits
+        assert not (elementwise and inside.isdisjoint(maker[value].inputs))
         for reader in (n for n, piece in enumerate(parts) if value in piece.reads):
             assert _by_another_way(parts, makers, makers[value], reader)
 

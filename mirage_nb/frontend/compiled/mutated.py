@@ -2,14 +2,14 @@
 
 In: a graph of PyTorch whose inputs are overwritten at its end; for derivatives the joint one, before it is cut into
 forwards and backwards. Out: the same in place, where every operator that reads such a tensor is marked: its result is
-kept. Without it PyTorch would read the new elements for the old ones in the backward graph; and what it copies into
-another input, where it takes the copy that a model made before for none. Invariant: nothing is kept that derivatives do
-not need.
+kept, or, where derivatives read the tensor itself, a copy that all of them read then. Without it PyTorch would read the
+new elements for the old ones in the backward graph; and what it copies into another input, where it takes the copy that
+a model made before for none. Invariant: nothing is kept that derivatives do not need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from mirage_nb.frontend.compiled.regions import base_of, users
 from mirage_nb.frontend.complexes import call
+from mirage_nb.ir.graph import reached
 
 COPY, CONJUGATE = torch.ops.aten.copy_.default, torch.ops.aten.conj_physical.default
 
@@ -32,14 +33,36 @@ class KeepOverwritten(CustomGraphPass):
         for one in self._first:
             one(graph)
         _read_first(graph)
-        for write in graph.find_nodes(op="call_function", target=COPY):
-            for reader in users(write.args[0]):
+        writes = graph.find_nodes(op="call_function", target=COPY)
+        backward = _backward(graph) if writes else set()
+        for node in dict.fromkeys(write.args[0] for write in writes):
+            for reader in _copied_for(backward, node):
                 if reader.target is not COPY:
                     reader.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
     def uuid(self) -> Any:
         firsts = [one.uuid() if isinstance(one, CustomGraphPass) else repr(one) for one in self._first]
         return get_hash_for_files((__file__,), repr(firsts))
+
+
+def _backward(graph: torch.fx.Graph) -> set[Any]:
+    """The nodes of a joint graph that depend on derivatives of what it returns."""
+    given = (node for node in graph.find_nodes(op="placeholder") if node.name.startswith("tangents"))
+    return reached(given, lambda node: node.users)
+
+
+def _copied_for(backward: Set[Any], node: Any) -> Iterator[Any]:
+    """Who reads a tensor, or views of it; a copy, which all of these read then, where one of them is of the backward
+    graph: what only that one reads PyTorch would not keep."""
+    if not any(reader in backward for reader in users(node)):
+        yield from users(node)
+        return
+    readers = [user for user in node.users if user.target is not COPY and user.op != "output"]
+    with node.graph.inserting_before(min(readers)):
+        kept = _elsewhere(node.graph, node)
+    for reader in readers:
+        reader.replace_input_with(node, kept)
+    yield kept
 
 
 def _read_first(graph: torch.fx.Graph) -> None:
