@@ -53,6 +53,8 @@ ACCUMULATION: dict[DType, float] = {DType.F32: 2.0**-23, DType.F64: 2.0**-52}
 """What a sum loses, relative to the sum of the sizes of its terms, by the type that it is accumulated in."""
 LINEAR = frozenset({OpKind.SUM, OpKind.RUNNING_SUM, OpKind.MATMUL, OpKind.CONCAT_MATMUL})
 """Linear in each operand: errors add up as their squares do."""
+PRODUCTS = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
+"""Whose terms a thread may add one after the other."""
 STEEP = frozenset({OpKind.EXP, OpKind.SILU, OpKind.GELU, OpKind.SIGMOID})
 """Evaluated by the exponential unit, whose argument is rounded to f32, too."""
 SHARP = frozenset({
@@ -252,8 +254,20 @@ def _lost(op: Op, operands: Sequence[_Tensor], exact: Array, dtype: DType) -> Ar
         terms = _EXACT.apply(op.kind, [np.abs(t.exact) for t in operands], op.attrs, 0)
         unit = ACCUMULATION[_computed_in(dtype)]
         square = square + (unit * np.where(np.isfinite(terms), terms, 0.0)) ** 2
+        if op.kind in PRODUCTS:
+            square = square + (unit * _drift(op, operands, exact)) ** 2
         square = np.where(terms == 0, 0.0, square)  # nothing but zeros
     return square
+
+
+def _drift(op: Op, operands: Sequence[_Tensor], exact: Array) -> Array:
+    """What one sum of all terms, added one after the other, is off by, in roundings of one: of terms of one sign the
+    root of their number times it, of equal terms, each of which is rounded the same way, their number times it."""
+    count = sum(t.exact.shape[-1] for t in operands[: len(operands) // 2])
+    squares = _EXACT.apply(op.kind, [t.exact**2 for t in operands], op.attrs, 0)
+    alike = count * squares - exact**2 <= (count * ACCUMULATION[DType.F32] * exact) ** 2
+    drift: Array = np.where(np.isfinite(exact), np.abs(exact), 0.0) * np.where(alike, count / 10, count**0.5 / 6)
+    return drift
 
 
 def _carried(op: Op, operands: Sequence[_Tensor], exact: Array) -> Array:
