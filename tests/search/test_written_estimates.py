@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given
 
@@ -18,7 +19,9 @@ from mirage_nb.predefined import matches
 from mirage_nb.search import EFFORTS, Instance, configurations, instances, prepare
 from mirage_nb.search.composition import library_and_fused
 from mirage_nb.search.session.submission import submitted
+from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.instantiate import sized
+from mirage_nb.search.sizes.traffic import traffic
 from mirage_nb.search.sizes.written import written_cost, written_kernels
 from mirage_nb.targets import find_target
 from tests.search.explored import explored
@@ -145,3 +148,26 @@ def test_windows_that_the_copy_engine_does_not_bring_are_copied_in_front_of_role
         costs.append(instance.cost.us)
         launches.append(len(emit(instance.graph, H200).launches))
     assert launches == [1, 2] and costs[1] > costs[0] + H200.start_us
+
+
+def test_what_is_saved_is_as_wide_as_its_tensor() -> None:
+    """Sums of columns travel between kernels in f32, and what is computed of them, in f32, is saved as halves."""
+    graph = parse_graph("""mugraph 1
+input %0 X f16[4096, 1024]
+%1 = Graph(%0) grid=[128] loop=1 {
+  %0 = InIter arg=0 imap=[1] : f16[4096, 8]
+  %1 = Sum(%0) dim=0 : f16[1, 8]
+  OutSaver(%1) omap=[1]
+}
+%2 = Graph(%0, %1) grid=[256] loop=1 {
+  %0 = InIter arg=0 imap=[0] : f16[16, 1024]
+  %1 = InIter arg=1 imap=[*] : f16[1, 1024]
+  %2 = EwMul(%0, %1) : f16[16, 1024]
+  OutSaver(%2) omap=[0]
+}
+output %2 O
+""")
+    (_, sums), (_, saving) = written_kernels(graph)
+    assert sums is not None and saving is not None
+    moved = traffic(saving, saving.sizes.total_blocks(), np.zeros(1, bool), H200, FITTED)
+    assert moved.device == 2 * 4096 * 1024 * 2 + 1024 * 4

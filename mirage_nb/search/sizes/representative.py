@@ -43,7 +43,7 @@ def outline(prepared: Prepared, kernel: KernelStructure) -> Outline:
         frozenset(value for value, step in zip(made.value, kernel.steps, strict=True) if step.threads),
         tuple(map(made.names, range(len(made.layouts)))),
         {value: made.read(value, step, block.types[value].dtype) for value, step in tensors},
-        tuple((v, made.saved(v, block.types[v].dtype)) for v in (op.inputs[0] for op in block.savers)),
+        tuple((v, made.saved(v, made.block.types[v].dtype)) for v in (op.inputs[0] for op in block.savers)),
         partial(masks_of, prepared, kernel),
         any(step.source is not None and step.source.kernel is not None for step in kernel.steps), kernel.loop,
         products, chain,

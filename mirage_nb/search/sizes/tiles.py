@@ -284,7 +284,7 @@ class Tiles:
         last, along = (self._in_tensors(saved.extents[place]) for place in (-1, dim))
         if self.outline.parts[leaf] is not Part.DIRECT:
             along = self.extent(saved.extents[dim])
-        size = max(saved.width, self.outline.placed.stored[leaf].size)
+        size = max(self.outline.block.types[value].dtype.size, self.outline.placed.stored[leaf].size)
         width, rows = square(last, along, self.product(saved.extents), 32 * WARPS, size)
         lies = self.extent(saved.extents[-1]) > 1
         return np.where(lies, width, 1), np.where(lies, rows, 1)

@@ -73,7 +73,7 @@ class _Written:
     """A generated kernel. tensors: a number for each operand, the same for what is the same tensor; shares: of the
     bytes of each, those that it has for itself; boxed: of windows, whether the copy engine brings boxes of them;
     literals: operands that are one number; counted: those that number places; follows: whether it reads what a kernel
-    before it wrote."""
+    before it wrote; saved: bytes of an element of each output."""
 
     block: BlockGraph
     tensors: tuple[int, ...]
@@ -82,11 +82,12 @@ class _Written:
     literals: frozenset[int]
     counted: frozenset[int]
     follows: bool
+    saved: tuple[int, ...]
 
     def tiles(self) -> Tiles:
         """What the cost model looks at."""
         operands = [*zip(self.tensors, self.shares, self.boxed, strict=True)]
-        return _tiles(self.block, operands, self.literals, self.counted, follows=self.follows)
+        return _tiles(self.block, operands, self.saved, self.literals, self.counted, follows=self.follows)
 
 
 @lru_cache(maxsize=KNOWN)
@@ -96,7 +97,7 @@ def _cost(kernel: _Written, target: Target) -> Cost:
 
 
 def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
-    graph = widen(graph)
+    given, graph = graph.types, widen(graph)
     roots, uniform, left, seen = [*range(len(graph.types))], graph.uniform(), set[int](), windows(graph)
     places = numbered(graph)
     found: list[tuple[int, _Written | None]] = []
@@ -113,7 +114,8 @@ def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
             boxed = tuple(_in_boxes(seen.get(value), graph.types[value]) for value in op.inputs)
             behind = {*tensors, *(roots[seen[value].base] for value in op.inputs if value in seen)}
             follows = not left.isdisjoint(behind)
-            found.append((values[0], _Written(op.body, numbers, own, boxed, literals, counted, follows)))
+            saved = tuple(given[value].dtype.size for value in values)
+            found.append((values[0], _Written(op.body, numbers, own, boxed, literals, counted, follows, saved)))
             left.update(values)
         else:
             found.append((values[0], None))
@@ -121,8 +123,8 @@ def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
 
 
 def _tiles(
-    block: BlockGraph, tensors: Sequence[_Tensor], literals: frozenset[int], counted: frozenset[int], *,
-    follows: bool,
+    block: BlockGraph, tensors: Sequence[_Tensor], saved: Sequence[int], literals: frozenset[int],
+    counted: frozenset[int], *, follows: bool,
 ) -> Tiles:  # fmt: skip
     """The tiles of a block over these tensors, some of which are one number, or number places."""
     made = _Plain.of(block, literals)
@@ -146,7 +148,7 @@ def _tiles(
     outline = Outline(
         plain, (operators, tuple(t.dtype.size for t in plain.types)), literals, frozenset(made.heads),
         tuple(tuple(Fixed(n) if n > 1 else None for n in t.shape) for t in plain.types), reads,
-        tuple((op.inputs[0], _saved(plain, op)) for op in plain.savers),
+        tuple((op.inputs[0], _saved(plain, op, width)) for op, width in zip(plain.savers, saved, strict=True)),
         lambda axis: tuple(ends) if axis is None else (), follows, None, product, chain,
     )  # fmt: skip
     grid = {place: np.array([float(parts)]) for place, parts in enumerate(plain.grid)}
@@ -197,13 +199,13 @@ def _read(block: BlockGraph, attrs: InIterAttrs, tensors: Sequence[_Tensor]) -> 
     return Moved(tensor, operand.dtype.size, names, cuts, streamed, share, boxed)
 
 
-def _saved(block: BlockGraph, op: Op) -> Moved:
-    """The tile that a saver writes."""
+def _saved(block: BlockGraph, op: Op, width: int) -> Moved:
+    """The tile that a saver writes, of elements of so many bytes."""
     attrs, type_ = op.attrs, block.types[op.inputs[0]]
     assert isinstance(attrs, OutSaverAttrs)
     splits = [*zip(attrs.omap, block.grid, strict=True)]
     whole = replace(block, ops=(op,)).output_types[0].shape
-    return Moved(None, type_.dtype.size, _fixed(type_.shape, whole, splits), ())
+    return Moved(None, width, _fixed(type_.shape, whole, splits), ())
 
 
 def _fixed(
