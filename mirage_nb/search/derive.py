@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from mirage_nb.ir import HALVES, AccumKind, BlockGraph, KernelGraph, Op, OpKind
+from mirage_nb.ir import HALVES, AccumAttrs, AccumKind, BlockGraph, KernelGraph, Op, OpKind
 from mirage_nb.ir.rewrite import Rewrite, over_blocks
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.saturation.values import BODY, ITER, LOOP, POST, TILE, Operator
@@ -48,6 +48,8 @@ def _looped(kernel: KernelStructure, axis: int) -> KernelStructure:
     return KernelStructure(tuple(steps), tuple(outputs), kernel.grid, axis)
 
 
+BROUGHT = frozenset({OpKind.IN_ITER, OpKind.TRANSPOSE, OpKind.RESHAPE})
+"""What brings a tile, or looks at one."""
 MOST_CHOSEN = 3
 """Products of which every choice is estimated."""
 
@@ -76,6 +78,35 @@ def may_be_shallow(structure: Structure, prepared: Prepared) -> bool:
     products = [s.operator for kernel in structure.kernels for s in kernel.steps if s.operator.kind is OpKind.MATMUL]
     most = TENSOR_DEPTH if halves else MOST_DEPTH
     return any(prepared.axes[operator.axis].extent <= most for operator in products)
+
+
+def reads_again(structure: Structure, prepared: Prepared) -> bool:
+    """Whether some kernel reads a tensor by several iterators, see `read_once`."""
+    for kernel in structure.kernels:
+        sources = [step.source for step in kernel.steps if step.source is not None]
+        own = [prepared.tensors[source.index].input for source in sources if source.kernel is None]
+        left = [source for source in sources if source.kernel is not None]
+        if len({*own}) < len(own) or len({*left}) < len(left):
+            return True
+    return False
+
+
+def read_once(graph: KernelGraph) -> KernelGraph:
+    """The muGraph whose iterators that bring the same tile are one, and so is what is held of them, and are views."""
+    return over_blocks(graph, _read_once)
+
+
+def _read_once(block: BlockGraph) -> BlockGraph:
+    made, known = Rewrite(BlockGraph.start(block.args, block.grid, block.loop)), dict[Op, int]()
+    for op, values in block.definitions():
+        here = Op(op.kind, made.places(op.inputs), op.attrs, op.body)
+        brings = op.kind in BROUGHT or (isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.HOLD)
+        if brings and here in known:
+            made.held[values[0]] = known[here]
+        else:
+            first = made.copy(op, values)
+            known |= {here: first} if brings else {}
+    return made.graph
 
 
 def adds_products(structure: Structure) -> bool:

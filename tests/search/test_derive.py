@@ -14,10 +14,11 @@ from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Structure, configurations, instances, prepare, tiny
 from mirage_nb.search.assemble import drafts
-from mirage_nb.search.derive import concatenated, free_loops
+from mirage_nb.search.derive import concatenated, free_loops, read_once
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import find_target
 from mirage_nb.tile.thread_graph import shallow, with_products
+from tests.codegen.running import check as run
 from tests.search.explored import explored
 from tests.search.programs import PROGRAMS, lora
 
@@ -97,3 +98,35 @@ def test_products_in_threads_are_the_best_of_all_choices() -> None:
             assert other is None or (other.cost.us < one.cost.us and first and other.rewritten == first.rewritten)
             met += other is not None
     assert met
+
+
+TWICE = {
+    "of small matrices": "X: f16[64, 27, 128]\nreturn X @ transpose(X, 0, 2, 1)",
+    "of columns": "X: f16[64, 256, 32]\nreturn transpose(X, 0, 2, 1) @ X",
+    "by threads": "X: f32[64, 16, 32]\nreturn X @ transpose(X, 0, 2, 1)",
+    "weights of itself": "X: f16[16, 32, 64]\nreturn softmax(X @ transpose(X, 0, 2, 1)) @ X",
+}
+
+
+def iterators(graph: KernelGraph) -> int:
+    return sum(op.kind is OpKind.IN_ITER for b in graph.ops if isinstance(b.body, BlockGraph) for op in b.body.ops)
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_what_is_brought_twice_is_brought_once(name: str) -> None:
+    """No block has two iterators over the same tiles."""
+    prepared = prepare(parse(TWICE[name]).graph)
+    every = {
+        instance.graph.digest(): instance
+        for configuration in configurations(prepared, EFFORTS["quick"])
+        for structure in explored(prepared, configuration, EFFORTS["quick"]).structures[:2]
+        if isinstance(structure, Structure)
+        for instance in instances(structure, prepared, H200, 12)
+    }
+    counts = {digest: iterators(one.graph) for digest, one in every.items()}
+    assert min(counts.values()) == 1
+    for digest in sorted(counts, key=lambda d: (counts[d], d))[:3]:
+        made = every[digest].graph
+        assert read_once(made) == made and written_cost(made, H200).us == pytest.approx(every[digest].cost.us)
+        check(made, H200)
+        run(made)

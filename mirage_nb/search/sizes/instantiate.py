@@ -22,7 +22,7 @@ import numpy.typing as npt
 from mirage_nb.ir import KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.search.axes import Prepared, shape_of
-from mirage_nb.search.derive import adds_products, concatenated, may_be_shallow
+from mirage_nb.search.derive import adds_products, concatenated, may_be_shallow, read_once, reads_again
 from mirage_nb.search.limits import MAX_GRID_DIMS, NO_LIMITS, Limits
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, LOOP, TILE
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes, Truths
@@ -104,17 +104,22 @@ def drafts(
 ) -> list[Draft]:
     """At most `limit` instances before their muGraphs are made, best estimate first: the best of those that are not
     almost equal, then the others; with them those whose small products threads compute, where that is estimated faster.
+    What iterators of a kernel bring twice is brought once.
 
     overhang: the axes over whose ends tiles may hang; default: the free ones with poor divisors.
     limits: what a user allows.
     """
     plans = [plan.choices for plan in _plans(structure, prepared, target, limit, overhang, limits)]
+    again = reads_again(structure, prepared)
     joins = OpKind.CONCAT_MATMUL.value not in limits.without and adds_products(structure)
     found: list[Draft] = []
     for choices in plans:
         if len(found) >= limit:
             break
         found.append(_draft(prepared, structure, choices))
+        if again:
+            others = rewritten(found[-1].made(), read_once, target)
+            found[-1] = min([found[-1], *others], key=lambda draft: draft.cost.us)
         if joins:
             found += rewritten(found[-1].made(), concatenated, target)
     found = found[:limit]
