@@ -10,9 +10,9 @@ operators alone are made when a muGraph is planned. Grid dims over free axes are
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, count
 
-from mirage_nb.ir import HALVES, AccumAttrs, AccumKind, BlockGraph, KernelGraph, Op, OpKind
+from mirage_nb.ir import HALVES, AccumKind, BlockGraph, KernelGraph, Op, OpKind
 from mirage_nb.ir.rewrite import Rewrite, over_blocks
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.saturation.values import BODY, ITER, LOOP, POST, TILE, Operator
@@ -48,8 +48,6 @@ def _looped(kernel: KernelStructure, axis: int) -> KernelStructure:
     return KernelStructure(tuple(steps), tuple(outputs), kernel.grid, axis)
 
 
-BROUGHT = frozenset({OpKind.IN_ITER, OpKind.TRANSPOSE, OpKind.RESHAPE})
-"""What brings a tile, or looks at one."""
 MOST_CHOSEN = 3
 """Products of which every choice is estimated."""
 
@@ -92,7 +90,7 @@ def reads_again(structure: Structure, prepared: Prepared) -> bool:
 
 
 def read_once(graph: KernelGraph) -> KernelGraph:
-    """The muGraph whose iterators that bring the same tile are one, and so is what is held of them, and are views."""
+    """The muGraph whose iterators that bring the same tile are one, and so is what is computed alike of them."""
     return over_blocks(graph, _read_once)
 
 
@@ -100,12 +98,9 @@ def _read_once(block: BlockGraph) -> BlockGraph:
     made, known = Rewrite(BlockGraph.start(block.args, block.grid, block.loop)), dict[Op, int]()
     for op, values in block.definitions():
         here = Op(op.kind, made.places(op.inputs), op.attrs, op.body)
-        brings = op.kind in BROUGHT or (isinstance(op.attrs, AccumAttrs) and op.attrs.kind is AccumKind.HOLD)
-        if brings and here in known:
-            made.held[values[0]] = known[here]
-        else:
-            first = made.copy(op, values)
-            known |= {here: first} if brings else {}
+        if here not in known or not values:
+            known[here] = made.copy(op, values)
+        made.held.update(zip(values, count(known[here])))
     return made.graph
 
 
