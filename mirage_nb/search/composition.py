@@ -53,8 +53,9 @@ UNSEARCHED = frozenset(
 COMPOSED_ROWS = ("lookup", "attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
 fuses with what stands around them."""
-GENERATED_PRODUCTS = tuple(row for row in COMPOSED_ROWS if row != "linear")
-"""The same where kernels are generated for products, too."""
+GENERATED_PRODUCTS = tuple(row for row in COMPOSED_ROWS if row not in ("linear", "softmax", "log_softmax"))
+"""The same where kernels are generated for products, too: those fuse the softmax of their rows, or a kernel of its own
+fuses it with what stands around it."""
 FEW, PRODUCTS, RANK = 64, 16, 64
 """Rows that products share in one kernel at most, products of one, and what such a product folds of another's result:
 the rest of what it multiplies is held."""

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from mirage_nb.ir import OpKind
 from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search import prepare
 from mirage_nb.search.assemble import instances, tiny
-from mirage_nb.search.composition import GENERATED, GENERATED_PRODUCTS, PRODUCTS_FUSED, library_and_fused
+from mirage_nb.search.composition import (
+    GENERATED,
+    GENERATED_PRODUCTS,
+    OWN_OPERATORS,
+    PRODUCTS_FUSED,
+    library_and_fused,
+)
 from mirage_nb.search.session.unsearched import unsearched
 from mirage_nb.search.structure import looped
 from mirage_nb.targets import TARGETS
@@ -57,6 +64,19 @@ def test_it_is_estimated_below_what_each_layer_takes() -> None:
     ):
         found = library_and_fused(parse(text).graph, H200, rows=GENERATED_PRODUCTS, said_as=GENERATED)
         assert found is not None and found.instance.cost.us < most
+
+
+@pytest.mark.parametrize("text", [
+    "X: bf16[4096, 4096]; W: bf16[4096, 64]\nreturn softmax(X @ W, 1)",
+    "X: f16[256, 2048]; W: f16[2048, 1000]; B: f16[1000]\nreturn log_softmax(relu(X) @ W + B, 1)",
+])  # fmt: skip
+def test_a_softmax_behind_a_product_is_generated_with_it_or_by_itself(text: str) -> None:
+    """A library's softmax stood between products that were generated, with a launch of its own."""
+    found = {c.configuration: c for c in unsearched(parse(text).graph, H200)}
+    fused = found[PRODUCTS_FUSED]
+    kinds = {op.kind for op in fused.graph.ops}
+    assert fused.verdict.accepted and kinds <= {OpKind.GRAPH, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.CONST}
+    assert fused.estimate_us < found[OWN_OPERATORS].estimate_us
 
 
 @pytest.mark.parametrize(
