@@ -92,8 +92,9 @@ class ProgramText:
                 out.line(f"const int {RANK} = (int)blockIdx.x % {program.cluster};")
             if self.overlap.ahead:
                 out.line("grid_dependency_launch();")
+            read = {s.source for s in program.every if isinstance(s, Read)}
             for tile in program.tiles:
-                if tile.place is Place.GLOBAL and "_" in tile.name:  # an operand along other axes
+                if tile.name in read and "_" in tile.name:  # an operand along other axes
                     out.line(f"const {stored_type(tile.dtype)}* const {tile.name} = x{program.operand(tile.name)};")
             self._shared()
             first = 0

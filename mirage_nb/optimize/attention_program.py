@@ -99,9 +99,7 @@ def _fits(made: AttentionBlock, target: Target, given: Given) -> bool:
     if weights_are_f32((made.block.args[attrs.arg].dtype for attrs in others), (t.dtype for t in given.outputs)):
         return False
     fits = bool(chained_fits(*sizes, target.shared_per_block, registers_beside(made, others)))
-    return (
-        fits and distinct(operands, (), lambda attrs: attrs.arg) and all(_boxed(made, operand) for operand in operands)
-    )
+    return fits and distinct(operands, lambda attrs: attrs.arg) and all(_boxed(made, operand) for operand in operands)
 
 
 def _boxed(made: AttentionBlock, operand: Operand) -> bool:

@@ -29,7 +29,6 @@ from mirage_nb.tile.products import (
     ProductBlock,
     boxed,
     broadcast_axes,
-    distinct,
     reshaped,
 )
 from mirage_nb.tile.program import (
@@ -87,8 +86,6 @@ def product_program(made: ProductBlock, target: Target, given: Given) -> Program
         return None
     found = _scheme(made, given.precision)
     if found is None or not all(_boxed(made.block, operand, found.step) for operand in made.operands):
-        return None
-    if not distinct(made.operands, made.held.values(), lambda attrs: attrs.arg):
         return None
     ranks = {_rank(made.block, added.right) for added in made.added.values()}
     low = made.low_columns(max(ranks, default=0))
@@ -239,7 +236,6 @@ class _Planner(OnGrid):
         """The shared tile of an operand of products."""
         if operand not in self.slots:
             block, attrs = self.block, operand.attrs
-            self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, operand.axes)
             tile = block.tile_shape(attrs)[-2:]
             step = self.scheme.step
             along = {SUMMED: step, RANK: step}
@@ -263,7 +259,8 @@ class _Planner(OnGrid):
                 at.append(start * (extent * block.loop) + counted(SUMMED, self.scheme.step))
             else:
                 at.append(start * extent)
-        return Copy(f"x{attrs.arg}", name, tuple(at))
+        source = self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, operand.axes)
+        return Copy(source, name, tuple(at))
 
     # -- what stands behind the loop
 

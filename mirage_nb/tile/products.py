@@ -12,7 +12,7 @@ tile, all others are of extent 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -128,14 +128,10 @@ NUMBER = ("",)
 """The axes of what has no dimensions, which says nothing against it."""
 
 
-def distinct(
-    operands: Collection[Operand], others: Iterable[InIterAttrs], tensor: Callable[[InIterAttrs], Hashable]
-) -> bool:
-    """Whether the dimensions of every tensor have one name each: none is two of these operands otherwise turned, or an
-    operand and read by another iterator, too."""
+def distinct(operands: Collection[Operand], tensor: Callable[[InIterAttrs], Hashable]) -> bool:
+    """Whether the dimensions of every tensor have one name each: none is two of these operands otherwise turned."""
     named = {(tensor(operand.attrs), operand.axes) for operand in operands}
-    tensors, matrices = {read for read, _ in named}, {operand.attrs for operand in operands}
-    return len(tensors) == len(named) and tensors.isdisjoint(map(tensor, {*others} - matrices))
+    return len({read for read, _ in named}) == len(named)
 
 
 def boxed(operand: Operand, tensor: Sequence[int], tile: Sequence[Any], over: Sequence[Any], step: int) -> Any:

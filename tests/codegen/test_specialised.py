@@ -21,6 +21,45 @@ H200 = TARGETS["h200"]
 FEW = replace(H200, multiprocessors=3)
 """Three blocks walk over all points: rings go on from one to the next."""
 
+ITSELF = """mugraph 1
+input %0 X {dtype}[128, 128]
+%1 = Graph(%0) grid=[2, 2] loop=2 {{
+  %0 = InIter arg=0 imap={rows} : {dtype}[64, 64]
+  %1 = InIter arg=0 imap={columns} : {dtype}[64, 64]
+  %2 = Transpose(%{turned}) perm=[1, 0] : {dtype}[64, 64]
+  %3 = Matmul({factors}) : {dtype}[64, 64]
+  %4 = Accum(%3) kind=sum : {dtype}[64, 64]
+  OutSaver(%4) omap=[0, 1]
+}}
+output %1 O
+"""
+"""A matrix and itself, one of them turned."""
+GATED_BY_ITSELF = """mugraph 1
+input %0 X f16[128, 128]
+input %1 W f16[128, 128]
+%2 = Graph(%0, %1) grid=[2, 1] loop=2 {
+  %0 = InIter arg=0 imap=[0, *] fmap=1 : f16[64, 64]
+  %1 = InIter arg=1 imap=[*, 1] fmap=0 : f16[64, 128]
+  %2 = InIter arg=0 imap=[0, 1] : f16[64, 128]
+  %3 = Matmul(%0, %1) : f16[64, 128]
+  %4 = Accum(%3) kind=sum : f16[64, 128]
+  %5 = Accum(%2) kind=hold : f16[64, 128]
+  %6 = Sigmoid(%4) : f16[64, 128]
+  %7 = EwMul(%5, %6) : f16[64, 128]
+  %8 = EwAdd(%5, %7) : f16[64, 128]
+  OutSaver(%8) omap=[0, 1]
+}
+output %2 O
+"""
+
+
+def itself(*, right: bool, dtype: str = "f16") -> KernelGraph:
+    """Rows of a matrix with its rows, or columns with its columns."""
+    rows, columns = ("[0, *] fmap=1", "[*, 0] fmap=1") if right else ("[1, *] fmap=0", "[*, 1] fmap=0")
+    factors, turned = ("%0, %2", 1) if right else ("%2, %1", 0)
+    return parse_graph(ITSELF.format(dtype=dtype, rows=rows, columns=columns, factors=factors, turned=turned))
+
+
 NAMED: dict[str, KernelGraph] = {
     "64 x 64 over every end": linear(150, 136, 104, 64, 64, residual=True),
     "64 x 48, rows that are no vectors": linear(70, 136, 83, 64, 48, turned=(False, True), residual=True),
@@ -30,6 +69,9 @@ NAMED: dict[str, KernelGraph] = {
     "192 x 64, batch": linear(192, 128, 64, 192, 64, batch=4, residual=True),
     "256 x 80, both turned": linear(256, 128, 80, 256, 80, turned=(True, True)),
     "split": split_linear(),
+    "rows with each other": itself(right=True),
+    "columns with each other, bf16": itself(right=False, dtype="bf16"),
+    "gated by what is multiplied": parse_graph(GATED_BY_ITSELF),
 }
 
 

@@ -98,6 +98,7 @@ HANGING = {
 SPECIALISED = {
     "linear", "stored turned", "gated", "batch", "f32", "f32, gated", "f32, by three", "f32, by three, odd rows", "f64",
     "odd rows", "attention", "grouped attention", "low rank", "low rank, activated", "one step",
+    "by its own transpose", "and itself",
     *(f"attention, {name}" for name in (*MASKED, *BESIDE)),
 }  # fmt: skip
 

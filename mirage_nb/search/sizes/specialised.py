@@ -76,8 +76,6 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
     made = tiles.outline.products
     if made is None or target.capability != rules.CAPABILITY or (major := made.major) is None:
         return None
-    if not distinct(made.operands, made.held.values(), tiles.outline.tensor):
-        return None
     dtype, able, nothing = made.dtype, np.ones(tiles.shape, bool), np.zeros(tiles.shape)
     streamed: dict[object, Numbers] = {}
     rows = columns = depth = np.ones(tiles.shape)
@@ -199,7 +197,7 @@ def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers)
     found = chain.found
     if len(found.results) != 1 or len(found.tops) > 1 or not (found.tops or found.dtype is DType.BF16):
         return None
-    if not distinct((found.queries, found.keys, found.values), (), tiles.outline.tensor):
+    if not distinct((found.queries, found.keys, found.values), tiles.outline.tensor):
         return None
     cut = [
         _matrix(tiles, operand, summed, own)
