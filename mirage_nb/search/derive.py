@@ -9,6 +9,7 @@ operators alone are made when a muGraph is planned. Grid dims over free axes are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations, count
 
@@ -78,15 +79,16 @@ def may_be_shallow(structure: Structure, prepared: Prepared) -> bool:
     return any(prepared.axes[operator.axis].extent <= most for operator in products)
 
 
-def reads_again(structure: Structure, prepared: Prepared) -> bool:
-    """Whether some kernel reads a tensor by several iterators, see `read_once`."""
-    for kernel in structure.kernels:
-        sources = [step.source for step in kernel.steps if step.source is not None]
-        own = [prepared.tensors[source.index].input for source in sources if source.kernel is None]
-        left = [source for source in sources if source.kernel is not None]
-        if len({*own}) < len(own) or len({*left}) < len(left):
-            return True
-    return False
+def reads_again(kernel: KernelStructure, prepared: Prepared, is_whole: Callable[[int], bool]) -> bool:
+    """Whether iterators of a kernel bring the same tiles of an input, see `read_once`. is_whole: whether neither the
+    grid nor the loop cuts an axis."""
+    tiles = []
+    for step in kernel.steps:
+        if step.source is not None and step.source.kernel is None:
+            tensor = prepared.tensors[step.source.index]
+            cut = (None if axis is None or is_whole(axis) else (axis, step.type[axis]) for axis in tensor.axes)
+            tiles.append((tensor.input, *cut))
+    return len({*tiles}) < len(tiles)
 
 
 def read_once(graph: KernelGraph) -> KernelGraph:

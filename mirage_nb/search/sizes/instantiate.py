@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations, islice
 from math import log2
 
@@ -110,14 +110,13 @@ def drafts(
     limits: what a user allows.
     """
     plans = [plan.choices for plan in _plans(structure, prepared, target, limit, overhang, limits)]
-    again = reads_again(structure, prepared)
     joins = OpKind.CONCAT_MATMUL.value not in limits.without and adds_products(structure)
     found: list[Draft] = []
     for choices in plans:
         if len(found) >= limit:
             break
         found.append(_draft(prepared, structure, choices))
-        if again:
+        if any(map(partial(_reads_again, prepared), structure.kernels, choices)):
             others = rewritten(found[-1].made(), read_once, target)
             found[-1] = min([found[-1], *others], key=lambda draft: draft.cost.us)
         if joins:
@@ -465,6 +464,11 @@ def _interface(kernel: KernelStructure, sizes: KernelSizes) -> dict[tuple[int, i
                 if code & DATA & LOOP:
                     found[axis, LOOP] = sizes.loop
     return found
+
+
+def _reads_again(prepared: Prepared, kernel: KernelStructure, choice: _Choice) -> bool:
+    sizes, loop = choice.sizes, kernel.loop
+    return reads_again(kernel, prepared, lambda axis: sizes.blocks(axis) == 1 and axis != loop)
 
 
 def _draft(prepared: Prepared, structure: Structure, choices: tuple[_Choice, ...]) -> Draft:
