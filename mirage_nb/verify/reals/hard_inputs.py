@@ -165,20 +165,22 @@ def _is_positive(maker: dict[int, Op], value: int) -> bool:
 
 def tried_names(program: KernelGraph) -> tuple[str, ...]:
     """The names of hard inputs that a kernel is tried on, the most telling first: those that spoil an element, where
-    the program asks what is infinite or no number, then finite ones."""
-    asked = [i for i in program.inputs if i.name not in places(program)] if _asks(program) else []
-    return (*_spoiled(asked), *finite_names(program))
+    the program asks of elements which are infinite or no number, then finite ones."""
+    asked = _asked(program)
+    return (*_spoiled([i for n, i in enumerate(program.inputs) if n in asked]), *finite_names(program))
 
 
-def _asks(program: KernelGraph) -> bool:
-    """Whether something is compared with itself, or with the last number of a type."""
-    ends = program.uniform()
-    last = {v for v, number in ends.items() if abs(number) in LARGEST.values()}
-    return any(
-        (op.kind in COMPARISONS and len({*op.inputs}) == 1)
-        or (op.kind in {*COMPARISONS, OpKind.SUB} and not last.isdisjoint(op.inputs))
-        for op in program.ops
-    )
+def _asked(program: KernelGraph) -> set[int]:
+    """Values that are compared, element by element, with themselves or with the last number of a type."""
+    last = {v for v, number in program.uniform().items() if abs(number) in LARGEST.values()}
+    found = set[int]()
+    for op, values in reversed([*program.definitions()]):
+        same = op.kind in COMPARISONS and len({*op.inputs}) == 1
+        ends = op.kind in {*COMPARISONS, OpKind.SUB} and not last.isdisjoint(op.inputs)
+        carried = OPS[op.kind].traits & {Trait.ELEMENTWISE, Trait.VIEW} and not found.isdisjoint(values)
+        if same or ends or (carried and op.kind not in COMPARISONS):
+            found.update(op.inputs[1:] if op.kind is OpKind.WHERE else op.inputs)  # what is chosen, not by what
+    return found
 
 
 def _spoiled(inputs: Sequence[Input]) -> Iterator[str]:
