@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 import torch
 import torch.nn.functional as F
 
+from mirage_nb.frontend.compiled import graphs
 from tests.frontend.traced import Backend
 
 
@@ -93,3 +94,26 @@ def test_who_reads_as_it_lies_finds_it_so(model: Callable[[torch.Tensor], Any]) 
     backend, x = Backend(), torch.randn(2, 8, 4, 4)
     torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x), rtol=2e-3, atol=2e-3)
     assert backend.replaced and not any(graph.trouble for graph in backend.reports.all().graphs)
+
+
+def test_all_that_derivatives_were_told_of_lies_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's compiler puts channels of what it keeps for them last where it likes, as around convolutions."""
+    torch._dynamo.reset()
+    kept: list[set[int]] = []
+
+    def build(gm: Any, examples: Any, **more: Any) -> Any:
+        (output,) = gm.graph.find_nodes(op="output")
+        made = [n for n, node in enumerate(output.args[0]) if getattr(node, "op", "") == "call_function"]
+        kept.append({*made} - {*output.meta["user_visible_output_idxs"]})
+        return graphs.eager(gm, examples, **more)
+
+    monkeypatch.setattr(graphs, "compile_fx_inner", build)
+
+    def model(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        q = x.unflatten(-1, (4, 4)).transpose(1, 2)
+        return F.conv1d(((q @ q.mT).softmax(-1) @ q).transpose(1, 2).flatten(2).mT, w).relu()
+
+    inputs = [torch.randn(shape, requires_grad=True) for shape in ((2, 6, 16), (8, 16, 3))]
+    torch.compile(model, backend=Backend(), options={"remainder": "inductor"})(*inputs)
+    plain, changed = kept
+    assert plain and not changed

@@ -137,6 +137,20 @@ def put_back(x: Tensor, at: Tensor) -> Tensor:
     return torch.cat((x[order].exp()[back], x[between]))
 
 
+def best(x: Tensor) -> Tensor:
+    """Others count for nothing."""
+    most, at = x.topk(2)
+    kept = torch.full_like(x, -torch.inf).scatter(1, at, most)
+    return kept.softmax(-1) + torch.full_like(x, torch.inf).scatter(1, at, 2.0).clamp(max=9) + kept.sigmoid()
+
+
+def in_part(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+    """An index is shorter than what is looked up, and written into, and than what is written."""
+    made = x.scatter(0, at, y), x.scatter(0, at, 2.0), x.scatter_add(0, at[:2], y), x.scatter(1, at[:, 1:2], y)
+    most = x.scatter_reduce(0, at, y, "amax"), torch.full_like(x, -torch.inf).scatter(0, at, y).exp()
+    return torch.stack((*made, *most)) * F.pad(x.gather(0, at), (0, 2))
+
+
 STEPS, ZEROS = torch.tensor([0.1, 0.2, 0.25]), torch.tensor([0, 1, -2], dtype=torch.int32)
 ADDED = torch.full((6, 6), -torch.inf).triu(1)
 NIBBLES = torch.randint(0, 255, (6, 4), dtype=torch.uint8)
@@ -148,6 +162,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "rows of an added mask that is given": (
         lambda x, mask, at: (x + mask[at]).softmax(-1) + F.embedding(at, mask).exp(),
         (t(2, 6), torch.full((6, 6), -torch.inf).triu(1), torch.tensor([2, 4]))),
+    "the best alone": (best, (t(3, 5),)),
+    "in part": (in_part, (t(3, 5), t(4, 6), torch.tensor([[0, 1, 2], [2, 0, 1], [1, 2, 0]]))),
     "by strides": (lambda x: torch.cat([made.flatten() for made in strided(x)]), (t(4, 12),)),
     "truth values at places": (chosen, (t(3, 5), torch.rand(3, 5) < 0.5, torch.tensor([[0, 2, 4, 1]] * 3))),
     "truth values that are moved": (moved, (t(4, 4),)),

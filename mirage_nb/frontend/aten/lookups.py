@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from mirage_nb.frontend.aten.masks import ROWS as MASKS
 from mirage_nb.frontend.aten.masks import put
 from mirage_nb.frontend.aten.pointwise import ROWS as POINTWISE
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, narrowest, number, padded
+from mirage_nb.ir.dtypes import DType, TensorType
 from mirage_nb.ir.ops import DimAttrs, OpKind, broadcast
 from mirage_nb.lang import elements, lowering, masks, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
@@ -234,9 +235,58 @@ def _scatter(at: At, x: Any, axis: int, index: Any, source: Any) -> Term:
     return borrowed("scatter_reduce")(at, x, axis, index, source, "sum" if alone else "mean", include_self=False)
 
 
+def _beside(row: Callable[..., Term]) -> Callable[..., Term]:
+    """Along other axes an index may be shorter than a tensor, which stays as it is there, and than what is written."""
+
+    def cut(at: At, x: Any, axis: int, index: Any, *given: Any, **named: Any) -> Term:
+        b, shape = at.b, at.b.shape(at.tensor(index))
+        parts = [Held(_leading(b, at.tensor(one), shape)) if isinstance(one, Held) else one for one in given]
+        if isinstance(at.choice(x), Infinity):
+            return row(at, x, axis, index, *parts, **named)
+        value, rest = at.tensor(x), list[tuple[int, Value]]()
+        for d, extent in enumerate(b.shape(value)):
+            if d != axis % len(shape) and shape[d] < extent:
+                rest.append((d, views.sliced(b, value, d, shape[d], extent - shape[d])))
+                value = views.sliced(b, value, d, 0, shape[d])
+        made = row(replace(at, shape=b.shape(value)), Held(value), axis, index, *parts, **named)
+        for d, behind in reversed(rest):
+            made = views.concatenated(b, (b.tensor(made, "places"), behind), None, d)
+        return made
+
+    return cut
+
+
+def _leading(b: Builder, x: Value, shape: Sequence[int]) -> Value:
+    """The first elements of every axis."""
+    for d, extent in enumerate(shape):
+        x = views.sliced(b, x, d, 0, extent) if extent < b.shape(x)[d] else x
+    return x
+
+
+def _gather(at: At, x: Any, axis: int, index: Any, **_: Any) -> Term:
+    """An index may be shorter along other axes."""
+    b, value, shape = at.b, at.tensor(x), at.b.shape(at.tensor(index))
+    along = axis % len(shape)
+    held = Held(_leading(b, value, [b.shape(value)[d] if d == along else n for d, n in enumerate(shape)]))
+    return borrowed("gather")(at, held, axis, index)
+
+
+def _into(row: Callable[..., Term]) -> Row:
+    """Into what is infinite everywhere, too: it stays so where nothing is written."""
+
+    def written(at: At, x: Any, axis: int, index: Any, source: Any) -> Result:
+        if not isinstance(whole := at.choice(x), Infinity):
+            return row(at, x, axis, index, source)
+        zeros = Held(lowering.ZERO, filled=TensorType(at.shape, at.dtype or DType.F32))
+        made, ones = row(at, zeros, axis, index, source), _beside(borrowed("scatter"))(at, zeros, axis, index, 1)
+        return masks.where(at.b, at.b.tensor(ones, "places"), at.b.tensor(made, "scatter"), whole)
+
+    return written
+
+
 def _reduced(
     at: At, x: Any, axis: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
-) -> Result:  # fmt: skip
+) -> Term:  # fmt: skip
     """Into what is the infinity that an extreme begins with, too: where nothing comes it stays."""
     most = {"amax": -1, "amin": 1}.get(reduce)
     if not isinstance(whole := at.choice(x), Infinity) or whole.sign != most:
@@ -267,15 +317,15 @@ _ROWS: dict[str, Row] = {
     **{f"aten._embedding_bag{only}.default": _bags for only in ("", "_forward_only")},
     "aten.embedding.default": lambda at, table, index, *_, **__: borrowed("embedding")(at, index, table),
     "aten.index_select.default": borrowed("index_select"),
-    "aten.gather.default": lambda at, x, axis, index, **_: borrowed("gather")(at, x, axis, index),
+    "aten.gather.default": _gather,
     "aten.index.Tensor": _index,
     "aten.index_copy.default": _index_copy,
     "aten._unsafe_index.Tensor": _index,
     "aten.index_add.default": borrowed("index_add"),
-    "aten.scatter_add.default": borrowed("scatter_add"),
-    "aten.scatter_reduce.two": _reduced,
-    "aten.scatter.value": borrowed("scatter"),
-    "aten.scatter.src": _scatter,
+    "aten.scatter_add.default": _beside(borrowed("scatter_add")),
+    "aten.scatter_reduce.two": _beside(_reduced),
+    "aten.scatter.value": _into(_beside(borrowed("scatter"))),
+    "aten.scatter.src": _into(_beside(_scatter)),
     "aten.index_put.default": _index_put,
     "aten.view_as_real.default": lambda at, x: at.term(x),  # complex numbers are given as pairs
 }

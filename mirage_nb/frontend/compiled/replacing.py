@@ -22,6 +22,9 @@ from mirage_nb.frontend.compiled.kernels import Kernel
 from mirage_nb.frontend.compiled.regions import Region, base_of, sees_strides
 from mirage_nb.ir.graph import reached
 
+VISIBLE = "user_visible_output_idxs"
+"""Where PyTorch's compiler finds which results lie as they do; others it has lie as it likes, and tells derivatives."""
+
 
 def keep_strides(gm: torch.fx.GraphModule, reported: Sequence[Any]) -> None:
     """Have results that do not lie row by row lie as they do, whatever computes them and what that reads: who reads
@@ -32,11 +35,13 @@ def keep_strides(gm: torch.fx.GraphModule, reported: Sequence[Any]) -> None:
     graph = gm.graph
     (output,) = graph.find_nodes(op="output")
     kept: dict[Any, Any] = {}
+    seen: list[int] = []
     returned = output.args[0] if isinstance(output.args[0], list | tuple) else ()  # the condition of a loop has one
     for number, node in enumerate(returned):
         value = node.meta.get("val") if hasattr(node, "op") else None
         if not isinstance(value, torch.Tensor) or node.op != "call_function" or not _is_known(value):
             continue
+        seen.append(number)
         told = reported[number] if number < len(reported) and reported[number] is not None else value.stride()
         told = [int(stride) for stride in told]
         with graph.inserting_before(output):
@@ -44,6 +49,8 @@ def keep_strides(gm: torch.fx.GraphModule, reported: Sequence[Any]) -> None:
             _keep(graph, shown, told if shown is node else [*shown.meta["val"].stride()], kept)
             _show(graph, node, shown, kept)
     output.args = (torch.fx.node.map_arg(output.args[0], lambda node: kept.get(node, node)),)
+    if VISIBLE in output.meta:
+        output.meta[VISIBLE] = seen
 
 
 def _keep(graph: torch.fx.Graph, node: Any, strides: list[int], kept: dict[Any, Any]) -> None:
