@@ -80,3 +80,22 @@ def test_a_kernel_that_fails_at_a_call_is_pytorchs_from_then_on() -> None:
         torch.testing.assert_close(compiled(x), model(x), rtol=2e-3, atol=2e-3)
     states = {entry.state for entry in backend.reports.all().entries}
     assert states == {"failed at a call, PyTorch's operators run: the kernel did not run"}
+
+
+@torch.no_grad()
+def test_an_operator_of_a_users_own_that_writes_is_named() -> None:
+    torch._dynamo.reset()
+
+    @torch.library.custom_op("mirage_nb_tests::accumulate", mutates_args=("total",))
+    def accumulate(x: torch.Tensor, total: torch.Tensor) -> None:
+        total.add_(x)
+
+    def model(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        accumulate(x.sin() * x, total)
+        return total.tanh() * total
+
+    backend, x, totals = Backend(), torch.randn(4, 8), [torch.ones(4, 8), torch.ones(4, 8)]
+    torch.testing.assert_close(torch.compile(model, backend=backend)(x, totals[0]), model(x, totals[1]))
+    torch.testing.assert_close(*totals)
+    (why,) = (why for why in backend.reports.all().reasons() if "accumulate" in why)
+    assert backend.replaced == 2 and why.startswith("mirage_nb_tests.accumulate.default writes")

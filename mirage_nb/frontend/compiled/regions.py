@@ -159,8 +159,7 @@ class _Levels:
         if node.op != "call_function":
             return self._is_number(node, level)
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            where = "there are regions inside of them" if str(node.target) in CALLS else "which stay with PyTorch"
-            self.left[node] = f"{node.target} calls functions, {where}"
+            self.left[node] = _called(node)
             return False
         translation = self.translations.setdefault(level, Translation(Builder(MAX_OPERATORS)))
         ready = all(self._brought(n, level, translation) for n in node.all_input_nodes)
@@ -244,6 +243,15 @@ def _foreign(node: Any, translation: Translation) -> set[str]:
         if any(b.definition(value) is None for value in b.needed([Value(term)])):
             found.add(str(held.device))
     return found
+
+
+def _called(node: Any) -> str:
+    """Why what calls functions, or an operator that does more than to compute, is in no region."""
+    own = [argument for argument in node.args if isinstance(argument, torch._ops.OpOverload)]
+    if own:
+        return f"{own[0]} writes, or does something else that counts, which stays with PyTorch"
+    where = "there are regions inside of them" if str(node.target) in CALLS else "which stay with PyTorch"
+    return f"{node.target} calls functions, {where}"
 
 
 def _is_prepared(node: Any) -> bool:
