@@ -117,3 +117,22 @@ def test_all_that_derivatives_were_told_of_lies_so(monkeypatch: pytest.MonkeyPat
     torch.compile(model, backend=Backend(), options={"remainder": "inductor"})(*inputs)
     plain, changed = kept
     assert plain and not changed
+
+
+@torch.no_grad()
+def test_results_of_every_size_lie_as_pytorchs_code_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which it tells of the first size, and of one of the results alone."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(graphs, "_reported", lambda: [(96, 1, 32, 8), None])
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sin() * x, x.cos() * x
+
+    backend = Backend()
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    for rows in (2, 3):
+        x = torch.randn(rows, 8, 3, 4)
+        found = compiled(x)
+        torch.testing.assert_close(found, model(x))
+        assert [made.stride() for made in found] == [(96, 1, 32, 8), (96, 12, 4, 1)]
+    assert backend.replaced

@@ -142,6 +142,22 @@ def _reported() -> Sequence[Any]:
     return (context.output_strides if context is not None else None) or ()
 
 
+def _strides_like(node: Any, told: Sequence[Any] | None) -> tuple[int, ...] | None:
+    """The strides of a result whose dimensions lie in the order of these strides, which are of other sizes; None where
+    they do already, or nothing is known."""
+    value = node.meta.get("val") if hasattr(node, "meta") else None
+    if told is None or not isinstance(value, torch.Tensor):
+        return None
+    wide = [dim for dim, extent in enumerate(value.shape) if extent != 1]
+    order, own = (sorted(wide, key=[*map(int, strides)].__getitem__) for strides in (told, value.stride()))
+    if order == own:
+        return None
+    made, step = [1] * len(told), 1
+    for dim in order:
+        made[dim], step = step, step * value.shape[dim]
+    return tuple(made)
+
+
 def fixed(graph: torch.fx.Graph) -> bool:
     """Whether all sizes of the inputs are numbers."""
     values = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
@@ -306,6 +322,7 @@ class _BySize:
         self._compiler = compiler
         self._graph = lying_anyhow(graph)
         self._plain = plain
+        self._reported = tuple(_reported())
         self._more = more
         self._known: dict[tuple[Any, ...], Call] = {}
 
@@ -339,7 +356,7 @@ class _BySize:
             (new,), (old,) = (made.graph.find_nodes(op="output") for made in (gm, self._graph))
             new.meta |= old.meta  # which results a user sees, that lie as they did
             examples = [n.meta.get("val", a) for n, a in zip(_placeholders(gm), arguments, strict=True)]
-            keep_strides(gm, ())
+            keep_strides(gm, [*map(_strides_like, new.args[0], self._reported)])
             batch = batch_of(self._graph.graph, arguments)
             return compiler.swapping(gm, examples, self._more, self._plain, batch)
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
