@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from mirage_nb.frontend.compiled.backend import passes
+from mirage_nb.frontend.compiled import graphs, mutated
+from mirage_nb.frontend.compiled.mutated import KeepOverwritten, passes
 from tests.frontend.traced import Backend, Block, block_by_block
 
 
@@ -161,3 +163,18 @@ def test_a_pass_of_ones_own_is_done_too() -> None:
         torch.compile(Centered(), backend=Backend())(torch.randn(4, 8)).backward()
     assert len(seen) == 1 and isinstance(seen[0], torch.fx.Graph)
     assert callable(passes({})["joint_custom_post_pass"])
+
+
+def test_what_is_kept_on_disk_is_the_whole_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's compiler finds what it made before by the settings: another version of any file is another one."""
+    assert {Path(one.__file__).name for one in (graphs, mutated)} < {Path(path).name for path in mutated.SOURCES}
+    seen, plain = [], graphs.eager
+
+    def build(*arguments: Any, **more: Any) -> Any:
+        seen.append(torch._inductor.config.joint_custom_post_pass)
+        return plain(*arguments, **more)
+
+    monkeypatch.setattr(graphs, "eager", build)
+    with torch.no_grad():  # compiled at the first call, when PyTorch's compiler has ended
+        torch.compile(Centered(), backend=Backend())(torch.randn(4, 8))
+    assert seen and all(isinstance(one, KeepOverwritten) for one in seen)

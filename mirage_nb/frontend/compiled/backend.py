@@ -17,7 +17,7 @@ from torch._inductor.compile_fx import compile_fx
 from mirage_nb.errors import TraceError
 from mirage_nb.frontend.compiled.graphs import Compiler, eager, reasons
 from mirage_nb.frontend.compiled.kernels import Kernels, Searched, target_of
-from mirage_nb.frontend.compiled.mutated import KeepOverwritten
+from mirage_nb.frontend.compiled.mutated import passes
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import find_regions
 from mirage_nb.frontend.compiled.report import GraphReport, ModelReport, Reports, untraced
@@ -54,13 +54,6 @@ def compile_inside(inner: Any, model: Any, example_inputs: Sequence[Any], patche
     spell_out(model)
     with torch._functorch.config.patch(enable_autograd_cache=False):
         return compile_fx(model, example_inputs, inner_compile=inner, config_patches=passes(patches))
-
-
-def passes(patches: Mapping[str, Any]) -> dict[str, Any]:
-    """These settings, with our pass behind those that a user has PyTorch's compiler do at the same place."""
-    held = torch._inductor.config.joint_custom_post_pass
-    own = held if isinstance(held, list | tuple) else [] if held is None else [held]
-    return {"joint_custom_post_pass": KeepOverwritten(own), **patches}
 
 
 def look(model: Any, example_inputs: Any, target: str | None = None) -> ModelReport:

@@ -34,6 +34,7 @@ from mirage_nb.frontend.compiled.comparing import lying_anyhow
 from mirage_nb.frontend.compiled.compiling import compiling
 from mirage_nb.frontend.compiled.fitting import Version, copied, fit, written_by
 from mirage_nb.frontend.compiled.kernels import Kernel, Kernels, Settled, target_of
+from mirage_nb.frontend.compiled.mutated import passes
 from mirage_nb.frontend.compiled.options import Options
 from mirage_nb.frontend.compiled.regions import Regions, find_regions
 from mirage_nb.frontend.compiled.replacing import keep_strides, replace
@@ -128,7 +129,7 @@ class Compiler:
         changed, those for what is left between kernels."""
         fake = next((one.fake_mode for one in examples if isinstance(one, FakeTensor)), None)  # not a caller's own
         settings = self.options.between if changed else self.options.patches
-        with compiling(settings), contextlib.ExitStack() as stack:
+        with compiling(passes(settings)), contextlib.ExitStack() as stack:
             if fake is not None:
                 stack.enter_context(V.set_fake_mode(fake))
                 stack.enter_context(mock.patch.object(fake, "allow_non_fake_inputs", True))  # constants of the graph

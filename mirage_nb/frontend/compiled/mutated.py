@@ -9,7 +9,8 @@ a model made before for none. Invariant: nothing is kept that derivatives do not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from mirage_nb.frontend.compiled.regions import base_of, users
 from mirage_nb.frontend.complexes import call
 from mirage_nb.ir.graph import reached
 
+SOURCES = tuple(sorted(map(str, Path(__file__).parent.glob("*.py"))))
 COPY, CONJUGATE = torch.ops.aten.copy_.default, torch.ops.aten.conj_physical.default
 
 
@@ -41,8 +43,18 @@ class KeepOverwritten(CustomGraphPass):
                     reader.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
     def uuid(self) -> Any:
+        """The whole backend: what PyTorch's compiler keeps on disk another version of it has made otherwise."""
         firsts = [one.uuid() if isinstance(one, CustomGraphPass) else repr(one) for one in self._first]
-        return get_hash_for_files((__file__,), repr(firsts))
+        return get_hash_for_files(SOURCES, repr(firsts))
+
+
+def passes(patches: Mapping[str, Any]) -> dict[str, Any]:
+    """These settings of PyTorch's compiler, with our pass behind those that a user has at the same place."""
+    held = torch._inductor.config.joint_custom_post_pass
+    if isinstance(held, KeepOverwritten):
+        return dict(patches)
+    own = held if isinstance(held, list | tuple) else [] if held is None else [held]
+    return {"joint_custom_post_pass": KeepOverwritten(own), **patches}
 
 
 def _backward(graph: torch.fx.Graph) -> set[Any]:
