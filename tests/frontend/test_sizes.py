@@ -51,6 +51,17 @@ def test_images_of_sizes_that_are_not_fixed_lie_as_they_did() -> None:
     assert backend.replaced
 
 
+def test_numbers_of_sizes_are_floats_as_they_were() -> None:
+    """Gradients of a group norm divide by how many elements there are: a tensor that does not say its type."""
+    model, backend = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU()), Backend()
+    compiled = torch.compile(model, backend=backend, dynamic=True, options={"remainder": "inductor"})
+    x = torch.randn(2, 4, 6, 6, requires_grad=True)
+    found, wanted = (torch.autograd.grad(one(x).square().sum(), [x, *model.parameters()]) for one in (compiled, model))
+    close(found, wanted)
+    forwards, backwards = backend.reports.all().graphs
+    assert not backwards.trouble and any(entry.taken for entry in backwards.entries)
+
+
 @torch.no_grad()
 def test_how_many_elements_are_looked_up_at_places_depends_on_no_values() -> None:
     report = mirage_nb.model_report(lambda x: (x[torch.arange(4) * 0, torch.arange(4)] + 1).tanh(), torch.rand(4, 4))

@@ -354,6 +354,7 @@ class _BySize:
             with torch.no_grad(), compiling({}):
                 gm = make_fx(self._graph, tracing_mode="fake")(*arguments)
             drop_numbers(gm)
+            _type_numbers(gm.graph)
             (new,), (old,) = (made.graph.find_nodes(op="output") for made in (gm, self._graph))
             new.meta |= old.meta  # which results a user sees, that lie as they did
             examples = [n.meta.get("val", a) for n, a in zip(_placeholders(gm), arguments, strict=True)]
@@ -363,6 +364,13 @@ class _BySize:
         except Exception as error:  # noqa: BLE001  # whatever it is, the model has to run
             compiler.reports.add(GraphReport([], trouble=_first_line(error)))
             return self._plain
+
+
+def _type_numbers(graph: torch.fx.Graph) -> None:
+    """Say of which type tensors of one number are: a whole number that does not PyTorch's compiler makes an integer,
+    where it is a float."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.scalar_tensor.default):
+        node.kwargs = {"dtype": node.meta["val"].dtype, **node.kwargs}
 
 
 def _placeholders(gm: torch.fx.GraphModule) -> list[Any]:
