@@ -58,7 +58,7 @@ def test_numbers_of_sizes_are_floats_as_they_were() -> None:
     x = torch.randn(2, 4, 6, 6, requires_grad=True)
     found, wanted = (torch.autograd.grad(one(x).square().sum(), [x, *model.parameters()]) for one in (compiled, model))
     close(found, wanted)
-    forwards, backwards = backend.reports.all().graphs
+    _, backwards = backend.reports.all().graphs
     assert not backwards.trouble and any(entry.taken for entry in backwards.entries)
 
 
