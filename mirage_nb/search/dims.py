@@ -279,7 +279,8 @@ class Dims:
         read = [self.copies[r].layout for r in copy.reads]
         match op.kind:
             case OpKind.SUM | OpKind.MAX | OpKind.RESCALED_SUM | OpKind.RUNNING_SUM:
-                return tuple(symbol for layout in read for symbol in layout[folded_dim(op)])
+                place = folded_dim(op) - len(read[0])  # a shift may have fewer dimensions
+                return tuple(symbol for layout in read if -place <= len(layout) for symbol in layout[place])
             case OpKind.MATMUL:
                 return read[0][-1] + read[1][-2]
             case OpKind.CONCAT_MATMUL:

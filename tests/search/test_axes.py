@@ -13,7 +13,7 @@ import pytest
 
 from mirage_nb.errors import SearchError
 from mirage_nb.interp import reference
-from mirage_nb.ir import KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs, TransposeAttrs
+from mirage_nb.ir import DimAttrs, KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs, TransposeAttrs
 from mirage_nb.search import EFFORTS, Prepared, configurations, prepare
 from mirage_nb.search.axes import over_axes as said_over_axes
 from mirage_nb.search.dims import Symbols
@@ -97,6 +97,16 @@ def test_transposes_vanish_and_reduced_axes_are_those_that_are_folded() -> None:
     assert [axis.reduced for axis in prepared.axes] == [False, False, True, True, False]
     assert prepare(qknorm()).axes[4].reduced
     assert [axis.reduced for axis in prepare(moe()).axes] == [False, False, True, True, False]
+
+
+def test_a_shift_may_have_fewer_dimensions_than_what_is_rescaled() -> None:
+    b = Builder.over(X=(4, 6), Y=(6,))
+    b.op(OpKind.RESCALED_SUM, 0, 1, attrs=DimAttrs(1))
+    prepared = prepare(b.done())
+    assert [axis.reduced for axis in prepared.axes] == [False, True]
+    b = Builder.over(X=(4, 6))
+    b.op(OpKind.RESCALED_SUM, 0, b.const(Fraction(0)), attrs=DimAttrs(1))
+    assert [axis.reduced for axis in prepare(b.done()).axes] == [False, True]
 
 
 def test_a_tensor_that_meets_itself_is_read_under_two_aliases() -> None:
