@@ -50,7 +50,8 @@ class Staged:
 
     region: that body, if there is one. tilings: operator index -> Tiling, for Matmuls on tensor cores and the
     accumulators of a region. barriers: positions in `steps` before which a block-wide barrier stands; entry_barrier,
-    loop_barrier: one stands before the loop, at the top of every iteration, whatever the ring needs.
+    loop_barrier: one stands before the loop, at the top of every iteration, whatever the ring needs. outer: what is
+    folded of smaller values alone (`Placement.outer`).
     """
 
     region: Region | None = None
@@ -60,6 +61,7 @@ class Staged:
     barriers: frozenset[int] = frozenset()
     entry_barrier: bool = False
     loop_barrier: bool = False
+    outer: frozenset[int] = frozenset()
 
     def tiling(self, op: int) -> Tiling | None:
         """How warps share Matmul `op`; None: it runs on scalar units."""
@@ -399,7 +401,7 @@ def _plan_block(
     buffers = tuple(Buffer(v, layouts[v], copies[v], offset) for v, offset in zip(layouts, memory.offsets, strict=True))
     agreed = region is not None and region.agrees(block)
     found = _barriers(steps, buffers, bool(ring) and not options.bulk, agreed)
-    staged = Staged(region, steps, tuple(tilings.items()), buffers, *found)
+    staged = Staged(region, steps, tuple(tilings.items()), buffers, *found, frozenset(placement.outer))
     return BlockPlan(block, options, placement.places, placement.stored, staged, memory.peak)
 
 

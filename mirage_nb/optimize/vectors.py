@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 
 from mirage_nb.ir import HALVES, DimAttrs, InIterAttrs, OpKind, RepeatAttrs, ReshapeAttrs
-from mirage_nb.ir.graph import reached
 from mirage_nb.optimize.access import Scope, operand_leaf, trace
 from mirage_nb.tile.index import Index, dims_behind, named, reshaped_dim
 from mirage_nb.tile.placement import Place
@@ -129,23 +128,12 @@ def multiplied(scope: Scope, value: int) -> Vectors:
 def _patch(scope: Scope, operands: tuple[int, ...], shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
     """The results along each dimension that a thread folds at once, where it reads smaller values alone for them."""
     kept = [d for d in range(len(shape)) if d != dim]
-    if len(operands) > 1 or len(kept) < 2 or not _repeats(scope, operands[0]):
+    if len(operands) > 1 or len(kept) < 2 or operands[0] not in scope.staged.outer:
         return ()
     *_, rows, columns = kept
     results = math.prod(shape[d] for d in kept)
     high, wide = map(int, patch(shape[rows], shape[columns], results, scope.threads))
     return tuple(high if d == rows else wide if d == columns else 1 for d in range(len(shape))) if high else ()
-
-
-def _repeats(scope: Scope, whole: int) -> bool:
-    """Whether all values that one is computed of where it is read are smaller: each is read for many elements."""
-    places, types = scope.plan.places, scope.block.types
-
-    def behind(value: int) -> tuple[int, ...]:
-        return scope.ops[value].inputs if places[value] in (Place.INLINE, Place.VIEW) else ()
-
-    sources = [v for v in reached([whole], behind) if not behind(v) and places[v] is not Place.LITERAL]
-    return bool(sources) and all(types[v].elements < types[whole].elements for v in sources)
 
 
 # -- copies by all threads

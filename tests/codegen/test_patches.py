@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirage_nb.codegen import Options, emit
-from mirage_nb.ir import AccumKind, DType, KernelGraph, OpKind
+from mirage_nb.ir import AccumKind, DimAttrs, DType, KernelGraph, OpKind
 from mirage_nb.optimize import plan
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.program import flat
@@ -127,3 +127,14 @@ def test_patches_are_as_square_as_can_be() -> None:
     assert patch(64, 64, 4096, 256) == (4, 4)
     assert patch(2, 2048, 4096, 256) == (2, 8)
     assert patch(64, 64, 256, 256) == patch(16, 17, 272, 256) == patch(1, 4096, 4096, 256) == (0, 0)
+
+
+def test_what_is_as_large_as_what_is_folded_is_read_once_anyway() -> None:
+    """Of halves side by side each is smaller, but both together are not: nothing is read for many results."""
+    b = Block((*[tensor((32, 32, 64), DType.F32)] * 2, tensor((64,), DType.F32)), (1,))
+    x, y, w = (b.read(n, (None,)) for n in range(3))
+    z = b.sum(b.op(OpKind.EXP, b.op(OpKind.MUL, b.op(OpKind.CONCAT, x, y, attrs=DimAttrs(0)), w)), 2)
+    b.save(b.op(OpKind.DIV, z, b.max(z, 0)), (None,))
+    graph = one_kernel("X Y W", b)
+    assert all(not share.patch for share in folds(graph, Options(4, 2)))
+    check(graph, Options(4, 2))
