@@ -52,7 +52,7 @@ def _sums(program: KernelGraph) -> dict[int, tuple[int, int, int]]:
         row, mean = away.inputs
         dim, shape, rank = folded_dim(op), program.types[mean].shape, len(program.types[row].shape)
         shape = (*(1 for _ in range(rank - len(shape))), *shape)
-        behind = _folds_behind(maker, mean)
+        behind = _folds_behind(maker, mean, row)
         totals = [v for v in behind if (maker[v].inputs, maker[v].attrs) == ((row,), op.attrs)]
         wide = program.types[row].shape == program.types[op.inputs[0]].shape
         if totals and len(behind) > 1 and wide and len(shape) == rank and shape[dim] == 1:
@@ -68,13 +68,13 @@ def squared(maker: Mapping[int, Op], value: int) -> Op | None:
     return maker.get(op.inputs[0])
 
 
-def _folds_behind(maker: Mapping[int, Op], mean: int) -> list[int]:
-    """The sums that a mean is taken by, one after the other."""
+def _folds_behind(maker: Mapping[int, Op], mean: int, row: int) -> list[int]:
+    """The sums that a mean of a value is taken by, one after the other; none of those that make this value."""
     found: list[int] = []
     front = [mean]
     while front:
         op = maker.get(value := front.pop())
-        if op is None:
+        if op is None or value == row:
             continue
         if op.kind is OpKind.SUM:
             found.append(value)

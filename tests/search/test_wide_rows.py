@@ -15,7 +15,8 @@ from mirage_nb.interp import reference
 from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ReshapeAttrs
 from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
-from mirage_nb.search.composition import COLUMNS, CROSSED, library_and_fused
+from mirage_nb.search.composition import COLUMNS, CROSSED, DEEP, library_and_fused
+from mirage_nb.search.deep import products
 from mirage_nb.search.session.unsearched import judged
 from mirage_nb.search.squares import about_own, of_more
 from mirage_nb.search.wide_rows import Longest, in_parts
@@ -177,6 +178,14 @@ def test_squares_about_a_mean_of_more(text: str, first: int, kept: int, last: in
     assert made is not program and of_more(program) and not of_more(made)
     for found, right in zip(_values(made), _values(program), strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
+
+
+def test_sums_that_make_a_column_are_none_of_its_mean() -> None:
+    """Batch statistics behind a product that was summed in parts were said otherwise without end."""
+    assert not of_more(parse("X: f32[4, 6, 5]\nreturn var(sum(X, 0), 0)").graph)
+    normed = "return (Y - mean(Y, 0)) / sqrt(var(Y, 0) + 1e-5)"
+    program = parse(f"X: f32[64, 256]; W: f32[256, 64]\nY = X @ W\n{normed}").graph
+    assert products(program) and library_and_fused(program, H200, said_as=DEEP) is not None
 
 
 def test_masked_rows_in_parts_are_what_they_were() -> None:
