@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,8 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import Input, KernelGraph, Op, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.buffers import decode, draw, draw_sample
-from mirage_nb.verify.reals.float_gate import compare
-from mirage_nb.verify.reals.hard_inputs import DRAWS, hard_inputs
+from mirage_nb.verify.reals.float_gate import Array, compare, gate, samples
+from mirage_nb.verify.reals.hard_inputs import BETWEEN, DRAWS, hard_inputs
 from mirage_nb.verify.reals.places import FEW, MOST, Places, places
 from tests.mugraphs import Block, tensor
 
@@ -68,11 +70,28 @@ def test_a_kernel_that_has_its_mask_wrong_is_wrong(right: str, wrong: str) -> No
         assert compare(evaluate(found, [names[i.name] for i in found.inputs]), sample.reference).ok is ok
 
 
-def test_they_are_whole_in_hard_inputs_too() -> None:
+@pytest.mark.parametrize(("right", "wrong"), [
+    ("where(T > 0.25, X, 0)", "where(ceil(T) > 0.25, X, 0)"),
+    ("where(T > 0.25, X, 0)", "where(T > 0.75, X, 0)"),
+    ("where(clip(T, -1, 1) == 1, X, 0)", "where(T > 0, X, 0)"),
+])  # fmt: skip
+def test_a_kernel_that_rounds_what_it_compares_is_wrong(right: str, wrong: str) -> None:
+    """On whole numbers alone these were right."""
+    program, other = graph(right), graph(wrong)
+
+    def run(inputs: Mapping[str, Array]) -> tuple[Array, ...]:
+        return evaluate(other, [inputs[i.name] for i in other.inputs])
+
+    broken = gate(run, samples(program, names=DRAWS)).broken
+    assert broken and BETWEEN.issuperset(broken)
+
+
+def test_they_are_whole_in_every_other_hard_input() -> None:
     program = graph("where(D[:, None] == E, X, 0) + where(log(T) < 0.5, X, 0)")
     for name in DRAWS:
         found = hard_inputs(program, name, 0)
-        assert all(np.array_equal(found[n], np.round(found[n])) for n in "DE") and (found["T"] >= 0).all()
+        assert (found["T"] >= 0).all()
+        assert all(np.array_equal(found[n], np.round(found[n])) is (name not in BETWEEN) for n in "DE")
     x, d, e, t = (a for a in draw(program, 0, 1.0))
     assert (d[:, None] == e).any() and (d[:, None] != e).any() and (t >= 0).all() and not np.array_equal(x, np.round(x))
 

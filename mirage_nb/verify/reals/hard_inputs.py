@@ -3,7 +3,7 @@
 In: a program, the name of a way, a seed. Out: arrays of numbers that the inputs' types hold, by input name. Inputs that
 are added to what a maximum or an exponential is taken of are masks, as people write them: minus infinity, or a large
 finite number, on whole tiles, on whole rows and in a triangle. Indices are places of their axis in all of them, and
-what is compared as these are is whole numbers.
+what is compared as these are is whole numbers in every other one.
 """
 
 from __future__ import annotations
@@ -102,6 +102,9 @@ DRAWS: dict[str, tuple[Draw, ...]] = {
 }
 """Ways to fill inputs, which take turns; values are rounded to the input's type. A product of large and small numbers
 is neither, while a kernel that has scaled the large ones before may have left the range of its type."""
+
+BETWEEN = frozenset([*DRAWS][1::2])
+"""Where what only decides is no whole number either."""
 
 SPOILED = {"infinite": np.inf, "undefined": np.nan}
 """What one element of one input may be."""
@@ -212,8 +215,9 @@ def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
     rng = np.random.default_rng([seed, *name.encode()])
     ways = DRAWS.get(name, DRAWS["normal"])
     whole, wanted = places(program), ranges(program)
+    how = {"runs": True, "between": name in BETWEEN}
     inputs = {
-        i.name: rounded(within(whole[i.name].drawn(rng, i.type.shape, runs=True), wanted.get(i.name)), i.type.dtype)
+        i.name: rounded(within(whole[i.name].drawn(rng, i.type.shape, **how), wanted.get(i.name)), i.type.dtype)
         if i.name in whole else _filled(ways[number % len(ways)], rng, i, wanted.get(i.name))
         for number, i in enumerate(program.inputs)
     }  # fmt: skip

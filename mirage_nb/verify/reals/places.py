@@ -36,9 +36,12 @@ class Places:
     least: int = 0
     also: tuple[int, ...] = ()
 
-    def drawn(self, rng: np.random.Generator, shape: tuple[int, ...], *, runs: bool = False) -> NDArray[np.float32]:
+    def drawn(
+        self, rng: np.random.Generator, shape: tuple[int, ...], *, runs: bool = False, between: bool = False
+    ) -> NDArray[np.float32]:
         """An array of them, the last one of an axis among them. `runs`: equal ones may lie side by side, as documents
-        do: whole tiles are masked then, and whole rows may be."""
+        do: whole tiles are masked then, and whole rows may be. `between`: what lies between them, where they are around
+        0, tells a kernel that rounds what it compares, or compares with another constant."""
         count = min(math.prod(shape), MOST)
         found = rng.integers(self.least, self.below, count)
         if self.also:
@@ -46,7 +49,8 @@ class Places:
         found[rng.integers(count)] = self.below - 1
         if runs and rng.random() < 0.5:
             found.sort()
-        return np.resize(found.astype(np.float32), shape)
+        off = rng.uniform(-0.5, 0.5, count) if between and self.least < 0 else 0
+        return np.resize((found + off).astype(np.float32), shape)
 
 
 @dataclass(slots=True)
