@@ -13,7 +13,7 @@ from typing import Any
 
 from mirage_nb.frontend.aten.terms import At, Held, Left, Row
 from mirage_nb.lang import lowering, masks, views
-from mirage_nb.lang.builder import Extremes, Infinity, Nothing, Result, Term, Text, is_tensor
+from mirage_nb.lang.builder import Extremes, Infinity, Nothing, Result, Term, Text, Value, is_tensor
 from mirage_nb.lang.calls import call
 from mirage_nb.lang.constants import Number
 
@@ -40,14 +40,29 @@ def borrowed(name: str) -> Callable[..., Term]:
     """The row of what programs call `torch.name`."""
 
     def row(at: At, *given: Any, **named: Any) -> Term:
-        keywords = {key: _given(at, value) for key, value in named.items()}
-        made = call(at.b, name, *(_given(at, value) for value in given), **keywords)
+        made = _called(at, name, *given, **named)
         found = made[0] if isinstance(made, Extremes) else made
         if isinstance(found, Number) or is_tensor(found):
             return found
         raise Left(f"{name} makes no tensor of these arguments")
 
     return row
+
+
+def several(name: str) -> Row:
+    """The same of what makes several tensors, each in the shape of the node's."""
+
+    def row(at: At, *given: Any, **named: Any) -> tuple[Value, ...]:
+        made = _called(at, name, *given, **named)
+        assert isinstance(made, tuple)
+        return tuple(views.reshaped(at.b, at.b.tensor_of(one, name), at.shape) for one in made)
+
+    return row
+
+
+def _called(at: At, name: str, *given: Any, **named: Any) -> Result:
+    keywords = {key: _given(at, value) for key, value in named.items()}
+    return call(at.b, name, *(_given(at, value) for value in given), **keywords)
 
 
 def _flipped(at: At, x: Any, axes: Sequence[int]) -> Term:
@@ -61,11 +76,6 @@ def _stacked(at: At, tensors: Sequence[Any], axis: int = 0) -> Term:
 def first(row: Callable[..., Term]) -> Row:
     """Of results and their places, which have no term, the former."""
     return lambda at, *given, **named: (row(at, *given, **named), None)
-
-
-def _both(name: str) -> Row:
-    """Results and their places."""
-    return lambda at, x, axis: tuple(call(at.b, name, at.tensor(x), Number.of(axis)))  # type: ignore[arg-type]
 
 
 def _running(name: str) -> Row:
@@ -132,7 +142,7 @@ WHOLE: dict[str, Row] = {
     **_rows("sinh.default cosh.default asinh.default erfc.default hypot.default"),
     **_rows("logcumsumexp.default logaddexp.default acosh.default atanh.default copysign.Tensor"),
     **_rows("fmax.default fmin.default atan2.default"),
-    **{f"aten.{name}.default": _both(name) for name in ("cummax", "cummin")},
+    **{f"aten.{name}.default": several(name) for name in ("cummax", "cummin")},
     "aten.convolution.default": _convolution,
     "aten.col2im.default": _folded,
     "aten._cdist_forward.default": lambda at, x, y, order, *_: borrowed("cdist")(at, x, y, order),
