@@ -1,117 +1,22 @@
 """ATen's pools, nearest neighbours of images, views by strides: rows of whole programs, since in a model libraries have
 pools, and memory shows what lies at strides.
 
-In: an `At` and the arguments of a node. Out: a term. Invariant: windows hang over the end exactly where PyTorch has
-them do so, and what is beyond the end counts in no mean.
+In: an `At` and the arguments of a node. Out: a term. Invariant: neighbours are those that PyTorch counts in single
+precision.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from fractions import Fraction
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mirage_nb.frontend.aten.borrowed import borrowed, first
-from mirage_nb.frontend.aten.terms import At, Held, Left, Row, full, number, padded
-from mirage_nb.ir.dtypes import DType, TensorType
-from mirage_nb.ir.ops import OpKind
-from mirage_nb.lang import lowering, reductions, views
-from mirage_nb.lang.builder import Builder, Infinity, Term, Value
-from mirage_nb.lang.constants import Number
-
-
-def _each(given: int | Sequence[int], rank: int) -> list[int]:
-    return [given] * rank if isinstance(given, int) else [*given] * (rank // len(given))
-
-
-class _Windows:
-    """Those of a pool over the last axes. `over`: by how much the last ones hang over the end."""
-
-    def __init__(self, at: At, x: Any, rank: int, size: Any, step: Any, edge: Any) -> None:
-        self.at, self.value, self.rank = at, at.tensor(x), rank
-        self.size, self.edge = _each(size, rank), _each(edge, rank)
-        self.step = _each(step, rank) if step else self.size
-        self.extents = at.b.shape(self.value)[-rank:]
-        every = zip(at.shape[-rank:], self.extents, self.size, self.step, self.edge, strict=True)
-        self.over = [max(0, (count - 1) * s + k - n - 2 * e) for count, n, k, s, e in every]
-
-    def framed(self, x: Value, around: Number | Infinity, edge: Sequence[int], over: Sequence[int]) -> Value:
-        """x with so much around it on both sides, and more at the end."""
-        first = len(self.at.b.shape(x)) - self.rank
-        for d, (one, more) in enumerate(zip(edge, over, strict=True)):
-            x = padded(self.at.b, x, first + d, (one, one + more), around)
-        return x
-
-    def pooled(self, name: str, x: Value) -> Value:
-        """Of what is framed already."""
-        return self.at.b.tensor(borrowed(f"{name}_pool{self.rank}d")(self.at, Held(x), self.size, self.step), "a pool")
-
-    def plain(self, name: str) -> Term:
-        """As the language has it."""
-        given = self.size, self.step, self.edge
-        return borrowed(f"{name}_pool{self.rank}d")(self.at, Held(self.value), *given)
-
-
-def _mean(rank: int) -> Row:
-    def row(
-        at: At, x: Any, size: Any, step: Any = None, edge: Any = 0, ceil: bool = False, counted: bool = True,
-        divisor: int | None = None,
-    ) -> Term:  # fmt: skip
-        seen, b = _Windows(at, x, rank, size, step, edge), at.b
-        if divisor is not None or not (any(seen.over) or (any(seen.edge) and not counted)):
-            made = seen.plain("avg") if not any(seen.over) else seen.pooled("avg", _zeros_around(seen, seen.value))
-            return made if divisor is None else lowering.multiply(b, made, _ratio(math.prod(seen.size), divisor))
-        shape = (*(1,) * (len(b.shape(seen.value)) - rank), *seen.extents)
-        there = at.tensor(Held(number(1), filled=TensorType(shape, at.dtype or DType.F32)))
-        if counted:
-            there = seen.framed(there, lowering.ONE, seen.edge, (0,) * rank)
-            there = seen.framed(there, lowering.ZERO, (0,) * rank, seen.over)
-        else:
-            there = _zeros_around(seen, there)
-        return lowering.divide(b, seen.pooled("avg", _zeros_around(seen, seen.value)), seen.pooled("avg", there))
-
-    return row
-
-
-def _zeros_around(seen: _Windows, x: Value) -> Value:
-    return seen.framed(x, lowering.ZERO, seen.edge, seen.over)
-
-
-def _ratio(above: int, below: int) -> Number:
-    return Number.of(Fraction(above, below))
-
-
-def _most(rank: int) -> Callable[..., Term]:
-    def row(at: At, x: Any, size: Any, step: Any = None, edge: Any = 0, gap: Any = 1, ceil: bool = False) -> Term:
-        if any(one != 1 for one in _each(gap, rank)):
-            raise Left("windows with gaps")
-        seen = _Windows(at, x, rank, size, step, edge)
-        if not any(seen.over):
-            return seen.plain("max")
-        return seen.pooled("max", seen.framed(seen.value, Infinity(-1), seen.edge, seen.over))
-
-    return row
-
-
-def _adaptive(rank: int, name: str, fold: Callable[..., Term]) -> Callable[..., Term]:
-    """Windows over the last axes that share elements where their extents are no multiples."""
-
-    def row(at: At, x: Any, counts: Any) -> Term:
-        value, lead = at.tensor(x), len(at.shape) - rank
-        if not any(n % count for n, count in zip(at.b.shape(value)[lead:], at.shape[lead:], strict=True)):
-            return borrowed(f"adaptive_{name}_pool{rank}d")(at, x, counts)
-        for d in range(lead, len(at.shape)):
-            n, count = at.b.shape(value)[d], at.shape[d]
-            ends = [(i * n // count, -(-(i + 1) * n // count)) for i in range(count)]
-            parts = (views.sliced(at.b, value, d, first, last - first) for first, last in ends)
-            folded = tuple(at.b.tensor(fold(at.b, part, (d,), True), "a pool") for part in parts)
-            value = at.b.tensor(views.concatenated(at.b, folded, None, d), "a pool") if count > 1 else folded[0]
-        return value
-
-    return row
+from mirage_nb.frontend.aten.terms import At, Row, full, padded
+from mirage_nb.lang import views
+from mirage_nb.lang.builder import Builder, Term, Value
 
 
 def _nearest(at: At, x: Any, size: Sequence[int] | None, factors: Sequence[float] | None) -> Term:
@@ -140,9 +45,7 @@ def _picked(b: Builder, x: Value, axis: int, places: Sequence[int]) -> Value:
             last.append(place)
         else:
             runs.append([place])
-    parts = tuple(
-        views.sliced(b, x, axis, run[0], len(run), run[1] - run[0] if len(run) > 1 else 1) for run in runs
-    )
+    parts = tuple(views.sliced(b, x, axis, run[0], len(run), run[1] - run[0] if len(run) > 1 else 1) for run in runs)
     return parts[0] if len(parts) == 1 else b.tensor(views.concatenated(b, parts, None, axis), "nearest")
 
 
@@ -177,10 +80,10 @@ def _walked(b: Builder, x: Value, axes: Sequence[tuple[int, int]], start: int) -
 
 WHOLE: dict[str, Row] = {
     "aten.as_strided.default": _strided,
-    **{f"aten.avg_pool{rank}d.default": _mean(rank) for rank in (1, 2, 3)},
-    **{f"aten.adaptive_avg_pool{rank}d.default": _adaptive(rank, "avg", reductions.mean) for rank in (1, 2, 3)},
-    "aten.adaptive_max_pool2d.default": first(_adaptive(2, "max", reductions.reduction(OpKind.MAX))),
-    **{f"aten.max_pool{rank}d.default": _most(rank) for rank in (1, 2)},
-    **{f"aten.max_pool{rank}d_with_indices.default": first(_most(rank)) for rank in (2, 3)},
+    **{f"aten.avg_pool{rank}d.default": borrowed(f"avg_pool{rank}d") for rank in (1, 2, 3)},
+    **{f"aten.max_pool{rank}d.default": borrowed(f"max_pool{rank}d") for rank in (1, 2)},
+    **{f"aten.max_pool{rank}d_with_indices.default": first(borrowed(f"max_pool{rank}d")) for rank in (2, 3)},
+    **{f"aten.adaptive_avg_pool{rank}d.default": borrowed(f"adaptive_avg_pool{rank}d") for rank in (1, 2, 3)},
+    "aten.adaptive_max_pool2d.default": first(borrowed("adaptive_max_pool2d")),
     "aten.upsample_nearest2d.vec": _nearest,
 }
