@@ -14,7 +14,7 @@ import numpy as np
 import z3
 
 from mirage_nb.verify.defined.domain import Need
-from mirage_nb.verify.proof.axioms import Axiom, Bit, Has, Is, Pattern, Same, Vanishes, Without
+from mirage_nb.verify.proof.axioms import Axiom, Bit, Has, Is, Pattern, Same, Vanishes, Whole, Without
 
 EXTENT = 2
 AXES = {"V": (1,), "W": (2,)}
@@ -67,6 +67,7 @@ NUMPY: dict[str, Callable] = {
     "sin": np.sin,
     "cos": np.cos,
     "step": lambda x: np.where(x >= 0, 1.0, 0.0),
+    "floor": np.floor,
     "Where": lambda condition, x: np.where(condition != 0, x, 0.0),
 }
 
@@ -136,6 +137,8 @@ def points(row: Axiom, seed: int = 0, function: Callable | None = None) -> Point
             held &= ((env[condition.term] == 0) | (env[condition.where] != 0)).all(axis=(1, 2))
         if isinstance(condition, Bit):
             held &= np.isin(env[condition.term], (0, 1)).all(axis=(1, 2))
+        if isinstance(condition, Whole):
+            held &= (env[condition.term] % 1 == 0).all(axis=(1, 2))
     return Points(env, held)
 
 
@@ -175,6 +178,11 @@ def in_z3(row: Axiom) -> z3.ExprRef | None:
         side.append(z3.If(x == 0, found == 0, found * x == 1))
         return found
 
+    def below(x: z3.ExprRef) -> z3.ExprRef:
+        found = z3.ToReal(z3.Int(f"below{next(counter)}"))
+        side.append(z3.And(found <= x, x < found + 1))
+        return found
+
     def larger(args: list[z3.ExprRef]) -> z3.ExprRef:
         found = args[0]
         for arg in args[1:]:
@@ -207,6 +215,8 @@ def in_z3(row: Axiom) -> z3.ExprRef | None:
                 return root(expr(a, at))
             case "step", [a]:
                 return z3.If(expr(a, at) >= 0, z3.RealVal(1), z3.RealVal(0))
+            case "floor", [a]:
+                return below(expr(a, at))
             case "Where", [a, b]:
                 return z3.If(expr(a, at) != 0, expr(b, at), z3.RealVal(0))
         raise AssertionError(pattern)
@@ -219,6 +229,8 @@ def in_z3(row: Axiom) -> z3.ExprRef | None:
             side.append(z3.Or(letter(condition.where, {}) != 0, letter(condition.term, {}) == 0))
         if isinstance(condition, Bit):
             side.append(z3.Or(letter(condition.term, {}) == 0, letter(condition.term, {}) == 1))
+        if isinstance(condition, Whole):
+            side.append(letter(condition.term, {}) == z3.ToReal(z3.Int("whole")))
     free = {1: 0, 2: 0}
     different = expr(row.left, free) != expr(row.right, free)
     return z3.And(*side, different)

@@ -25,6 +25,7 @@ from mirage_nb.verify.proof.axioms import (
     Pattern,
     Same,
     Vanishes,
+    Whole,
     Without,
     axiom,
     has_property,
@@ -127,7 +128,7 @@ def drawn(row: Axiom) -> dict[str, Binding]:
             wanted = {c.need for c in row.conditions if isinstance(c, Is) and c.term == letter}
             bindings[letter] = num(3) if wanted else entry(letter, tuple((var,) for var in indices))
             for condition in row.conditions:
-                if isinstance(condition, Bit | Vanishes) and condition.term == letter:
+                if isinstance(condition, Bit | Vanishes | Whole) and condition.term == letter:
                     bindings[letter] = num(0)
     return bindings
 
@@ -141,7 +142,7 @@ def test_conditions_are_tested(row: Axiom):
         match condition:
             case Without(term, names):
                 bindings[term] = entry(term, tuple((var,) for var in (ROW, *LISTS[names])))
-            case Is(term, _) | Bit(term) | Vanishes(term):
+            case Is(term, _) | Bit(term) | Vanishes(term) | Whole(term):
                 bindings[term] = entry(term, ((ROW,),))
             case Same():
                 bindings["W"] = (J, ("k", -4))

@@ -86,7 +86,17 @@ class Bit:
         return f"{self.term} is 0 or 1"
 
 
-Condition = Without | Is | Same | Has | Vanishes | Bit
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The term is a whole number."""
+
+    term: str
+
+    def __str__(self) -> str:
+        return f"{self.term} is a whole number"
+
+
+Condition = Without | Is | Same | Has | Vanishes | Bit | Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +209,7 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("logistic", "inv(1 + exp(a)) == 1 + -inv(1 + exp(-a))"),
             axiom("logistic_over", "exp(a) * inv(1 + exp(a)) * r == r + -inv(1 + exp(a)) * r"),
             axiom("logistic_beside", "exp(-a) * inv(1 + exp(a)) * r == exp(-a) * r + -inv(1 + exp(a)) * r"),
+            axiom("log_sqrt", "log(sqrt(a)) == inv(2) * log(a)"),
             axiom("log_exps", "log(exp(a) + exp(b)) == b + log(exp(a + -b) + 1)"),
             axiom("log_largest", "log(1 + exp(a + -2 * max(a, 0))) == log(1 + exp(a)) + -max(a, 0)"),
             axiom("log_turned", "log(1 + exp(a)) == a + log(1 + exp(-a))"),
@@ -235,6 +246,7 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("step_known", "step(a) == 1", *_nonnegative("a")),
             axiom("step_below", "step(-a) == 0", *_positive("a")),
             axiom("step_scale", "step(c * a) == step(a)", *_positive("c")),
+            axiom("step_exponentials", "step(exp(a) + -exp(b)) == step(a + -b)"),
             axiom("step_of_largest", "step(c + d * max(a, b))"
                   " == step(c + d * a) + step(c + d * b) + -step(c + d * a) * step(c + d * b)", *_nonnegative("d")),
             axiom("step_of_least", "step(c + -d * max(a, b)) == step(c + -d * a) * step(c + -d * b)",
@@ -252,6 +264,7 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
                   " == exp(a) * exp(-max(a, 0)) * r + -r + s"),
             axiom("step_beside", "max(a, 0) * step(a) * r == max(a, 0) * r"),
             axiom("step_opposed", "max(a + c, 0) * step(-a + -c) * r == 0"),
+            axiom("floor_whole", "floor(a + n) == floor(a) + n", Whole("n")),
             # What functions stand for, and what properties say of those that stand for nothing.
             axiom("definition", "g(a) == unfolded(g, a)"),
             axiom("odd", "g(-a) == -g(a)", Has("odd")),

@@ -32,6 +32,7 @@ from mirage_nb.verify.proof.axioms import (
     Properties,
     Same,
     Vanishes,
+    Whole,
     Without,
     has_property,
 )
@@ -284,6 +285,9 @@ def _conditions(axiom: Axiom, bindings: Mapping[str, Binding], properties: Prope
                 held = vanishes(_term(term, bindings), _term(where, bindings))
             case Bit(term):
                 held = is_bit(_term(term, bindings))
+            case Whole(term):
+                whole = _term(term, bindings)
+                held = whole.kind is Kind.NUM and whole.data.denominator == 1
             case Has(name):
                 held = has_property(_function(bindings), name, properties)
             case _:

@@ -42,13 +42,13 @@ def exponential(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
     return step("exp_add", a=inside.args[0], b=add(*inside.args[1:]), r=ONE)
 
 
-def _exponents(term: Term) -> tuple[Term, ...]:
+def exponents(term: Term) -> tuple[Term, ...]:
     """The exponents of a product of exponentials; none if there is another factor."""
     parts = factors(term)
     return tuple(part.args[0] for part in parts) if all(part.kind is Kind.EXP for part in parts) else ()
 
 
-def _one(exponents: Sequence[Term], rest: Term = ONE) -> tuple[Step, ...]:
+def as_one(exponents: Sequence[Term], rest: Term = ONE) -> tuple[Step, ...]:
     """The steps that make one exponential of these, beside the rest of a product."""
     return tuple(
         step("exp_add", True, a=add(*exponents[:n]), b=exponents[n], r=mul(*map(exp, exponents[n + 1 :]), rest))
@@ -56,10 +56,10 @@ def _one(exponents: Sequence[Term], rest: Term = ONE) -> tuple[Step, ...]:
     )
 
 
-def _beside_one(term: Term) -> tuple[Term, ...]:
+def _besideas_one(term: Term) -> tuple[Term, ...]:
     """The exponents of exp(x) in 1 + exp(x)."""
     if term.kind is Kind.ADD and len(term.args) == 2 and ONE in term.args:
-        return _exponents(*without(term.args, term.args.index(ONE)))
+        return exponents(*without(term.args, term.args.index(ONE)))
     return ()
 
 
@@ -67,7 +67,7 @@ def _two(term: Term) -> tuple[tuple[Term, tuple[Term, ...]], ...]:
     """The numeral and the exponents of each of two exponentials that are added."""
     if term.kind is not Kind.ADD or len(term.args) != 2:
         return ()
-    pairs = tuple((number, _exponents(rest)) for number, rest in map(split, term.args))
+    pairs = tuple((number, exponents(rest)) for number, rest in map(split, term.args))
     return pairs if all(exponents for _, exponents in pairs) else ()
 
 
@@ -75,32 +75,32 @@ def inverse(known: Known, term: Term) -> tuple[Step, ...] | None:
     """One over a sum of two exponentials has one of them in front; of 1 / (1 + exp(x)) and 1 / (1 + exp(-x)) one is
     kept."""
     (inside,) = term.args
-    both, found = _two(inside), _beside_one(inside)
+    both, found = _two(inside), _besideas_one(inside)
     if both:
         (c, left), (d, right) = both
-        return (*_one(left, c), *_one(right, d), step("inv_exps", a=add(*left), b=add(*right), c=c, d=d))
+        return (*as_one(left, c), *as_one(right, d), step("inv_exps", a=add(*left), b=add(*right), c=c, d=d))
     if found and leading(add(*found)) > 0:
-        return (*_one(found), step("logistic", a=add(*found)))
+        return (*as_one(found), step("logistic", a=add(*found)))
     return None
 
 
 def logistics(known: Known, term: Term) -> tuple[Step, ...] | None:
     """exp(x) / (1 + exp(x)), and exp(-x) / (1 + exp(x))."""
     for place, part in enumerate(term.args):
-        found = _beside_one(part.args[0]) if part.kind is Kind.INV else ()
+        found = _besideas_one(part.args[0]) if part.kind is Kind.INV else ()
         for axiom, signed in (("logistic_over", found), ("logistic_beside", tuple(map(neg, found)))):
             places = [term.args.index(e) for e in map(exp, signed) if e in term.args]
             if found and len(places) == len(found):
                 inside, outside = add(*found), add(*signed)
                 rest = mul(*without(term.args, place, *places))
                 turned = [neg(x) for x in outside.args] if axiom == "logistic_beside" and len(found) > 1 else []
-                made = (*_one(found), *_one(signed, mul(rest, inv(add(ONE, exp(inside))))))
+                made = (*as_one(found), *as_one(signed, mul(rest, inv(add(ONE, exp(inside))))))
                 return (*made, *taken_out(outside, num(-1), turned), step(axiom, a=inside, r=rest))
     return None
 
 
 def logarithm(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
-    """The logarithm of an exponential, a quotient, a product, and a sum with exponentials."""
+    """The logarithm of an exponential, a quotient, a root, a product, and a sum with exponentials."""
     if term.data != "log":
         return None
     (inside,) = term.args
@@ -108,6 +108,8 @@ def logarithm(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
         return step("log_exp", a=inside.args[0])
     if inside.kind is Kind.INV:
         return step("log_inverse", a=inside.args[0])
+    if inside.kind is Kind.SQRT:
+        return step("log_sqrt", a=inside.args[0])
     if inside.kind is Kind.MUL and all(known.holds(Need.POSITIVE, part) for part in inside.args):
         return step("log_product", a=inside.args[0], b=mul(*inside.args[1:]))
     return _of_sum(known, inside) if inside.kind is Kind.ADD else None
@@ -120,24 +122,24 @@ def _of_sum(known: Known, inside: Term) -> tuple[Step, ...] | None:
     rest = [mul(*without(one, one.index(common))) for one in every] if common is not None else []
     if common is not None and known.holds(Need.POSITIVE, add(*rest)):
         return (*taken_out(inside, common, rest), step("log_product", a=common, b=add(*rest)))
-    both, found = _two(inside), _beside_one(inside)
+    both, found = _two(inside), _besideas_one(inside)
     if both and all(number == ONE for number, _ in both):
         (_, left), (_, right) = both
-        return (*_one(left), *_one(right), step("log_exps", a=add(*left), b=add(*right)))
+        return (*as_one(left), *as_one(right), step("log_exps", a=add(*left), b=add(*right)))
     for place, part in enumerate(found):
         others = without(found, place)
         large = add(*others)
         if others and part == mul(num(-2), top(large, ZERO)):
-            return (*_one((*others, part)), step("log_largest", a=large))
+            return (*as_one((*others, part)), step("log_largest", a=large))
     if found and leading(add(*found)) > 0:
-        return (*_one(found), step("log_turned", a=add(*found)))
+        return (*as_one(found), step("log_turned", a=add(*found)))
     return None
 
 
 def larger(known: Known, term: Term) -> tuple[Step, ...] | None:
     """The larger one of exp(x) and 1."""
-    found = _exponents(*without(term.args, term.args.index(ONE))) if len(term.args) == 2 and ONE in term.args else ()
-    return (*_one(found), step("largest_one", a=add(*found))) if found else None
+    found = exponents(*without(term.args, term.args.index(ONE))) if len(term.args) == 2 and ONE in term.args else ()
+    return (*as_one(found), step("largest_one", a=add(*found))) if found else None
 
 
 def stepped_exponentials(known: Known, term: Term) -> Step | None:

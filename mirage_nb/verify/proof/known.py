@@ -5,7 +5,7 @@ In: a term. Out: its parts, or a step. Invariant: nothing here is trusted; the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -13,7 +13,7 @@ from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axioms import Properties
 from mirage_nb.verify.proof.signs import NO_FACTS, Facts
 from mirage_nb.verify.proof.steps import Binding, Step
-from mirage_nb.verify.proof.terms import Kind, Term, add, mul, num
+from mirage_nb.verify.proof.terms import Kind, Term, Var, add, mul, num, opened, renamed
 
 ONE, ZERO = num(1), num(0)
 
@@ -71,3 +71,23 @@ def taken_out(term: Term, common: Term, rest: Sequence[Term]) -> tuple[Step, ...
 def without(terms: Sequence[Term], *places: int) -> list[Term]:
     """The terms at all other places."""
     return [term for place, term in enumerate(terms) if place not in places]
+
+
+def opened_apart(binder: Term, taken: Iterable[Var]) -> tuple[tuple[Var, ...], tuple[Term, ...]]:
+    """A binder opened with indices that are not taken."""
+    used = set(taken)
+    indices, args = opened(binder)
+    names: dict[Var, Var] = {}
+    for sort, number in indices:
+        free = number
+        while (sort, free) in used:
+            free -= 1
+        names[sort, number] = (sort, free)
+        used.add((sort, free))
+    # In two moves: a new name may be an old name of another index.
+    away = {var: (var[0], var[1] - AWAY) for var in indices}
+    back = {away[var]: names[var] for var in indices}
+    return tuple(names.values()), tuple(renamed(renamed(arg, away), back) for arg in args)
+
+
+AWAY = 10_000_000

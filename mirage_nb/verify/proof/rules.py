@@ -11,13 +11,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axioms import has_property
 from mirage_nb.verify.proof.choices import bits, choice, known_step, of_bits, stepped, steps
 from mirage_nb.verify.proof.circle import angles, circle
+from mirage_nb.verify.proof.compared import (
+    floor_of_sum,
+    step_of_common,
+    step_of_exponentials,
+    step_of_largest,
+    step_of_multiple,
+)
 from mirage_nb.verify.proof.exponentials import (
     exponential,
     exponentials,
@@ -28,11 +35,23 @@ from mirage_nb.verify.proof.exponentials import (
     stepped_exponentials,
 )
 from mirage_nb.verify.proof.functions import is_defined
-from mirage_nb.verify.proof.known import ONE, ZERO, Known, Rule, factors, leading, split, step, taken_out, without
+from mirage_nb.verify.proof.known import (
+    ONE,
+    ZERO,
+    Known,
+    Rule,
+    factors,
+    leading,
+    opened_apart,
+    split,
+    step,
+    taken_out,
+    without,
+)
 from mirage_nb.verify.proof.lattice import TOPS, least, opposed, squared
 from mirage_nb.verify.proof.signs import listed, vanishes
 from mirage_nb.verify.proof.steps import Binding, Step
-from mirage_nb.verify.proof.terms import Kind, Term, Var, add, fn, inv, mul, neg, num, opened, renamed, top
+from mirage_nb.verify.proof.terms import Kind, Term, Var, add, fn, inv, mul, neg, num, opened, top
 
 
 def _collect(known: Known, term: Term) -> Step | None:
@@ -141,6 +160,8 @@ def steps_before(known: Known, term: Term) -> tuple[Step, ...]:
         return _several(_inverse(known, term))
     if term.kind is Kind.MUL and any(f.kind is Kind.INV and f.args[0].kind is Kind.ADD for f in term.args):
         return _several(_cancel(known, term))
+    if term.kind is Kind.FN and len(term.args) == 1 and _times_sum(term.args[0]):
+        return _several(_definition(known, term) or logarithm(known, term))
     return ()
 
 
@@ -150,7 +171,12 @@ def _several(found: Step | tuple[Step, ...] | None) -> tuple[Step, ...]:
 
 def _squared(term: Term) -> bool:
     """Whether a product with a sum, which would be multiplied out, has a factor twice."""
-    return term.kind is Kind.MUL and len(set(term.args)) < len(term.args) and any(f.kind is Kind.ADD for f in term.args)
+    return _times_sum(term) and len(set(term.args)) < len(term.args)
+
+
+def _times_sum(term: Term) -> bool:
+    """Whether a term is a product with a sum."""
+    return term.kind is Kind.MUL and any(factor.kind is Kind.ADD for factor in term.args)
 
 
 def _root(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
@@ -207,29 +233,9 @@ def _sum_of_sum(known: Known, term: Term) -> Step | None:
     parts = factors(body)
     for place, part in enumerate(parts):
         if part.kind is Kind.SUM and not part.free.isdisjoint(indices):
-            inner, (inside,) = _apart(part, [*indices, *body.free])
+            inner, (inside,) = opened_apart(part, [*indices, *body.free])
             return step("sum_partition", V=indices, W=inner, a=mul(*without(parts, place)), f=inside)
     return None
-
-
-def _apart(binder: Term, taken: Iterable[Var]) -> tuple[tuple[Var, ...], tuple[Term, ...]]:
-    """A binder opened with indices that are not taken."""
-    used = set(taken)
-    indices, args = opened(binder)
-    names: dict[Var, Var] = {}
-    for sort, number in indices:
-        free = number
-        while (sort, free) in used:
-            free -= 1
-        names[sort, number] = (sort, free)
-        used.add((sort, free))
-    # In two moves: a new name may be an old name of another index.
-    away = {var: (var[0], var[1] - AWAY) for var in indices}
-    back = {away[var]: names[var] for var in indices}
-    return tuple(names.values()), tuple(renamed(renamed(arg, away), back) for arg in args)
-
-
-AWAY = 10_000_000
 
 
 def _sum_of_terms(known: Known, term: Term) -> Step | None:
@@ -277,7 +283,7 @@ def _maximum(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
     if unused:
         return step("max_replica", V=unused, W=tuple(var for var in indices if var in body.free), f=body)
     if body.kind is Kind.MAX:
-        inner, (inside,) = _apart(body, [*indices, *body.free])
+        inner, (inside,) = opened_apart(body, [*indices, *body.free])
         return step("max_partition", V=indices, W=inner, f=inside)
     if body.kind is Kind.TOP:
         return step("max_apart", V=indices, a=body.args[0], b=top(*body.args[1:]))
@@ -314,40 +320,6 @@ def _largest_beside(known: Known, indices: tuple[Var, ...], body: Term) -> tuple
     scaled = (step("largest_scale", True, a=a, b=b, c=scale),) if scale != ONE else ()
     apart = step("max_apart", V=indices, a=add(large, rest), b=add(other, rest))
     return (*scaled, step("largest_shift", True, a=large, b=other, c=rest), apart)
-
-
-def _step_of_largest(known: Known, term: Term) -> Step | None:
-    """step of what has the larger of two in it, or a maximum, is the larger or smaller of steps."""
-    parts = _stepped_parts(term)
-    for place, part in enumerate(parts):
-        number, largest = split(part)
-        c, d, adds = add(*without(parts, place)), num(abs(number.data)), number.data > 0
-        if largest.kind is Kind.TOP:
-            a, b = largest.args[0], top(*largest.args[1:])
-            return step("step_of_largest" if adds else "step_of_least", a=a, b=b, c=c, d=d)
-        if largest.kind is Kind.MAX:
-            indices, (body,) = _apart(largest, term.free)
-            return step("step_of_maximum" if adds else "step_of_minimum", V=indices, f=body, c=c, d=d)
-    return None
-
-
-def _step_of_multiple(known: Known, term: Term) -> tuple[Step, ...] | None:
-    """A positive numeral in front of what a step is of, or of its first summand, is none."""
-    given = _stepped_parts(term)
-    scale = abs(leading(term.args[0])) if given else 1
-    if scale in (0, 1):
-        return None
-    parts = [mul(num(1 / scale), part) for part in given]
-    apart = taken_out(term.args[0], num(scale), parts) if len(parts) > 1 else ()
-    return (*apart, step("step_scale", a=add(*parts), c=num(scale)))
-
-
-def _stepped_parts(term: Term) -> tuple[Term, ...]:
-    """The summands of what a step is of."""
-    if term.data != "step" or len(term.args) != 1:
-        return ()
-    (inside,) = term.args
-    return inside.args if inside.kind is Kind.ADD else (inside,)
 
 
 def _rescaled(known: Known, term: Term) -> Step | None:
@@ -472,6 +444,7 @@ RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.TOP: (*TOPS, larger, of_bits),
     Kind.RESCALED: (_rescaled,),
     Kind.FN: (
-        _power, logarithm, angles, _definition, choice, known_step, _step_of_largest, _step_of_multiple, _property,
+        _power, logarithm, angles, _definition, choice, known_step, step_of_largest, step_of_multiple, step_of_common,
+        step_of_exponentials, floor_of_sum, _property,
     ),
 }  # fmt: skip
