@@ -182,7 +182,7 @@ def _permuted(
     """The verdict on the candidate with its outputs in the program's order."""
     order = None
     if len(candidate.outputs) == len(program.graph.outputs):
-        order = pairing(program, program.candidate(candidate))
+        order = pairing(program, program.candidate(candidate)) if len(candidate.outputs) > 1 else (0,)
     if order is not None:
         outputs = tuple(candidate.outputs[place] for place in order)
         candidate = candidate.returning(outputs, program.graph.output_names)

@@ -15,6 +15,8 @@ from mirage_nb.search.composition import own_operators, with_running_sums
 from mirage_nb.search.session import submission
 from mirage_nb.search.session.submission import submitted
 from mirage_nb.targets import find_target
+from mirage_nb.verify.trials import TRIALS, verify
+from mirage_nb.verify.verdict import VerdictKind
 from tests.search.explored import explored
 
 H200 = find_target("h200")
@@ -112,6 +114,17 @@ def test_what_does_not_fit_the_target_is_refused() -> None:
     assert submitted(graph, text, H200).digest == best.graph.digest()
     with pytest.raises(GraphError, match="shared"):
         submitted(graph, text, replace(H200, shared_per_block=64))
+
+
+def test_of_what_is_proved_one_trial_at_its_shape_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial of a loss of real size takes seconds."""
+    large = parse("X: f16[256, 1024]\nY: f16[256, 1024]\nreturn mean((X - Y) ** 2)").graph
+    other = "X: f16[256, 1024]\nY: f16[256, 1024]\nreturn mean((Y - X) ** 2)"
+    found = submitted(large, other, H200).verdict
+    assert (found.kind, found.trials) == (VerdictKind.PROVED, 1)
+    monkeypatch.setattr(submission, "verify_and_prove", lambda *pair, **how: (verify(*pair, **how), None))
+    found = submitted(large, other, H200).verdict
+    assert (found.kind, found.trials) == (VerdictKind.FIELD, TRIALS)
 
 
 def test_what_is_too_large_to_be_tried_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

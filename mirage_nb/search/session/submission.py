@@ -15,10 +15,11 @@ from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import Target
 from mirage_nb.tile.register_resident import holds
+from mirage_nb.verify.fields.drawn import is_small
 from mirage_nb.verify.files import describe, read_graph
 from mirage_nb.verify.proof import verify_and_prove
 from mirage_nb.verify.reals.twice import twice
-from mirage_nb.verify.trials import verify
+from mirage_nb.verify.trials import TRIALS, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 CONFIGURATION = "submitted"
@@ -63,9 +64,12 @@ def submitted(program: KernelGraph, text: str | KernelGraph, target: Target) -> 
 
 
 def _verdict(program: KernelGraph, graph: KernelGraph) -> Verdict:
-    """The verdict at the program's own shape; where nobody can tell, that on the program with running sums that it says
-    as products as what they are, as searches find them."""
-    verdict, _ = verify_and_prove(program, graph, permuted=True)
+    """The verdict at the program's own shape, where a trial may take seconds: of what is proved one is enough. Where
+    nobody can tell, that on the program with running sums that it says as products as what they are, as searches find
+    them."""
+    verdict, proof = verify_and_prove(program, graph, permuted=True, trials=TRIALS if is_small(program) else 1)
+    if verdict.accepted and proof is None and not is_small(program):
+        verdict = verify(program, graph, permuted=True)
     if verdict.accepted or verdict.kind is VerdictKind.REFUTED:
         return verdict
     said, pairs = with_running_sums(program)
