@@ -19,9 +19,9 @@ from mirage_nb.frontend.aten.borrowed import borrowed
 from mirage_nb.frontend.aten.masks import ROWS as MASKS
 from mirage_nb.frontend.aten.masks import put
 from mirage_nb.frontend.aten.pointwise import ROWS as POINTWISE
-from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, narrowest, number, padded
+from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, narrowest, number
 from mirage_nb.ir.dtypes import DType, TensorType
-from mirage_nb.ir.ops import DimAttrs, OpKind, broadcast
+from mirage_nb.ir.ops import OpKind, Shape, broadcast
 from mirage_nb.lang import elements, lowering, masks, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
 from mirage_nb.lang.calls import call
@@ -68,25 +68,20 @@ def _index(at: At, x: Any, indices: Sequence[Any]) -> Term:
     return elements.picked_together(at.b, value, places, first)
 
 
-def _rows(b: Builder, x: Value, axis: int) -> Value:
-    """The elements with an axis in front of all others, as a matrix."""
-    shape = b.shape(x)
-    order = (axis, *(d for d in range(len(shape)) if d != axis))
-    matrix = shape[axis], math.prod(shape) // shape[axis]
-    return views.reshaped(b, b.tensor(views.transpose(b, x, order), "rows"), matrix)
+def _narrow(at: At, source: Any, axes: range, rank: int) -> Term | Infinity:
+    """What is written, of so many axes: of extent 1 along these where it is the same at all places."""
+    new = at.choice(source)
+    if not isinstance(new, int):
+        return new
+    slim = narrowest(at.b, new)
+    shape = (1,) * (rank - len(at.b.shape(slim))) + at.b.shape(slim)
+    return views.reshaped(at.b, slim, shape) if all(shape[axis] == 1 for axis in axes) else new
 
 
-def _written(b: Builder, value: Value, axis: int, index: Value, rows: Value, *, added: bool = False) -> Term:
-    """A tensor with rows (a matrix, in the order of the index) at the places of an axis, or added to what is there."""
-    ones = _ones(b, index, b.shape(value)[axis])
-    narrow = b.tensor(lowering.cast(b.dtype(value))(b, ones), "places")
-    turned = b.tensor(views.transpose(b, narrow, (1, 0)), "places")
-    made = b.emit(OpKind.MATMUL, turned, rows)
-    if not added and not _is_distinct(b, index):
-        times = views.reshaped(b, reductions.folded(b, OpKind.SUM, narrow, (0,)), (b.shape(value)[axis], 1))
-        made = b.tensor(lowering.divide(b, made, lowering.maximum(b, times, lowering.ONE)), "rows")
-    moved = _back(b, made, b.shape(value), axis)
-    return lowering.add(b, value, moved) if added else masks.where(b, _there(b, ones, value, axis), moved, value)
+def _written(b: Builder, x: Value, axis: int, index: Value, new: Term | Infinity) -> Value:
+    """A tensor with another one, or what is the same everywhere, at the places of an axis."""
+    distinct = Number.of(_is_distinct(b, index))
+    return b.tensor_of(call(b, "_written", x, Number.of(axis), index, new, distinct), "places")
 
 
 def _is_distinct(b: Builder, index: Value) -> bool:
@@ -98,43 +93,10 @@ def _is_distinct(b: Builder, index: Value) -> bool:
     return math.prod(b.shape(index)) == 1 or (op is not None and op.kind is OpKind.ARANGE)
 
 
-def _ones(b: Builder, index: Value, extent: int) -> Value:
-    """A row for every place of an index, of ones there and zeros elsewhere."""
-    flat = views.reshaped(b, index, (math.prod(b.shape(index)),))
-    return b.tensor(masks.one_hot(b, _from_start(b, flat, extent), extent), "places")
-
-
-def _there(b: Builder, ones: Value, value: Value, axis: int) -> Value:
-    """The mask of the places of an axis that some row has a one at."""
-    hit = b.emit(OpKind.MAX, ones, attrs=DimAttrs(0)) if b.shape(ones)[0] > 1 else ones
-    return views.reshaped(b, hit, tuple(n if d == axis else 1 for d, n in enumerate(b.shape(value))))
-
-
-def _alike(at: At, source: Any, axes: range, rank: int) -> masks.Choice | None:
-    """What is written, of extent 1 along these axes of so many, where it is the same at all places; else nothing."""
-    new = at.choice(source)
-    if not isinstance(new, int):
-        return new
-    slim = narrowest(at.b, new)
-    shape = (1,) * (rank - len(at.b.shape(slim))) + at.b.shape(slim)
-    return views.reshaped(at.b, slim, shape) if all(shape[axis] == 1 for axis in axes) else None
-
-
-def _back(b: Builder, rows: Value, shape: Sequence[int], axis: int) -> Value:
-    """A matrix of rows as a tensor of this shape, the rows along an axis."""
-    rest = [n for d, n in enumerate(shape) if d != axis]
-    made = views.reshaped(b, rows, (shape[axis], *rest))
-    order = [*range(1, axis + 1), 0, *range(axis + 1, len(shape))]
-    return b.tensor(views.transpose(b, made, tuple(order)), "rows")
-
-
 def _index_copy(at: At, x: Any, axis: int, index: Any, source: Any) -> Term:
-    b, value, places = at.b, at.tensor(x), at.tensor(index)
-    along, rank = at.axis(value, axis), len(at.shape)
-    same = _alike(at, source, range(along, along + 1), rank) if math.prod(b.shape(places)) > 1 else None
-    if same is not None:
-        return masks.where(b, _there(b, _ones(b, places, at.shape[along]), value, along), same, value)
-    return _written(b, value, along, places, _rows(b, at.tensor(source), along))
+    value, along = at.tensor(x), axis % len(at.shape)
+    new = _narrow(at, source, range(along, along + 1), len(at.shape))
+    return _written(at.b, value, along, _from_start(at.b, at.tensor(index), at.shape[along]), new)
 
 
 def _index_put(at: At, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Result:
@@ -144,23 +106,22 @@ def _index_put(at: At, x: Any, indices: Sequence[Any], values: Any, accumulate: 
     value, places, axis, order = _together(at, x, indices)
     shape, behind = b.shape(value), axis + len(places)
     common = broadcast(tuple(map(b.shape, places)))
-    count, extent, lead = len(common), math.prod(shape[axis:behind]), shape[axis:behind]
-    index = masks.place_of(b, [b.tensor(views.expand(b, place, common), "an index") for place in places], lead)
-    flat = views.reshaped(b, value, (*shape[:axis], extent, *shape[behind:]))
+    end, count = axis + len(common), math.prod(common)
+    every = [b.tensor(views.expand(b, place, common), "an index") for place in places]
+    index = views.reshaped(b, masks.place_of(b, every, shape[axis:behind]), (count,))
+    flat = views.reshaped(b, value, (*shape[:axis], math.prod(shape[axis:behind]), *shape[behind:]))
     wanted = (*shape[:axis], *common, *shape[behind:])
-    same = None if accumulate else _alike(at, values, range(axis, axis + count), len(wanted))
-    if same is not None and math.prod(common) > 1:
-        if isinstance(same, int):
-            held = b.shape(same)
-            same = views.reshaped(b, same, (*held[:axis], 1, *held[axis + count :]))
-        chosen = masks.where(b, _there(b, _ones(b, index, extent), flat, axis), same, flat)
-        return views.turned_back(b, views.reshaped(b, b.tensor(chosen, "places"), shape), order)
-    new = b.tensor(views.expand(b, at.tensor(values), wanted), "values")
-    turned = (*range(axis, axis + count), *range(axis), *range(axis + count, len(wanted)))
-    rows = views.reshaped(b, b.tensor(views.transpose(b, new, turned), "values"),
-                          (math.prod(common), math.prod(shape) // extent))  # fmt: skip
-    made = views.reshaped(b, b.tensor(_written(b, flat, axis, index, rows, added=accumulate), "places"), shape)
-    return views.turned_back(b, made, order)
+    new = at.tensor(values) if accumulate else _narrow(at, values, range(axis, end), len(wanted))
+    if isinstance(new, int):
+        held = b.shape(new)
+        if accumulate or len(held) != len(wanted) or math.prod(held[axis:end]) > 1:
+            new, held = b.tensor(views.expand(b, new, wanted), "values"), wanted
+        new = views.reshaped(b, new, (*held[:axis], math.prod(held[axis:end]), *held[end:]))
+    if accumulate:
+        made = b.tensor_of(call(b, "index_add", flat, Number.of(axis), index, new), "places")
+    else:
+        made = _written(b, flat, axis, index, new)
+    return views.turned_back(b, views.reshaped(b, made, shape), order)
 
 
 def _bags(
@@ -169,39 +130,7 @@ def _bags(
 ) -> Result:  # fmt: skip
     """Sums, means or maxima of looked up rows: a bag has those from its offset on to the next one's. What lies at the
     place of padding is in no bag."""
-    b = at.b
-    rows, starts = b.tensor(borrowed("embedding")(at, index, table), "bags"), at.tensor(offsets)
-    if last:  # an offset behind the last bag
-        starts = views.sliced(b, starts, 0, 0, b.shape(starts)[0] - 1)
-    (bags,), (count, _) = b.shape(starts), b.shape(rows)
-    begun = masks.comparison(ast.LtE)(b, views.reshaped(b, starts, (bags, 1)), masks.arange(b, count, None, 1))
-    inside = b.tensor(lowering.cast(b.dtype(rows))(b, begun), "bags")
-    if bags > 1:
-        behind = padded(b, views.sliced(b, inside, 0, 1, bags - 1), 0, (0, 1))
-        inside = b.tensor(lowering.subtract(b, inside, behind), "bags")
-    if padding != -1:
-        kept = masks.comparison(ast.NotEq)(b, views.reshaped(b, at.tensor(index), (count,)), number(padding))
-        inside = b.tensor(lowering.multiply(b, inside, b.tensor(lowering.cast(b.dtype(rows))(b, kept), "bags")), "bags")
-    if weights is not None:
-        rows = b.tensor(lowering.multiply(b, rows, views.reshaped(b, at.tensor(weights), (count, 1))), "bags")
-    if mode == 2:
-        return _largest(b, inside, rows), None, None, None
-    made = b.emit(OpKind.MATMUL, inside, rows)
-    if mode == 1:
-        sizes = reductions.folded(b, OpKind.SUM, inside, (1,))
-        most = lowering.maximum(b, views.reshaped(b, sizes, (bags, 1)), lowering.ONE)
-        made = b.tensor(lowering.divide(b, made, most), "bags")
-    return made, None, None, None
-
-
-def _largest(b: Builder, inside: Value, rows: Value) -> Term:
-    """The maxima of rows over those in each bag, zero in empty bags."""
-    (bags, count), width = b.shape(inside), b.shape(rows)[-1]
-    mask = views.reshaped(b, b.tensor(masks.comparison(ast.Gt)(b, inside, lowering.ZERO), "bags"), (bags, count, 1))
-    held = b.tensor(masks.where(b, mask, rows, Infinity(-1)), "bags")
-    made = views.reshaped(b, reductions.folded(b, OpKind.MAX, held, (1,)), (bags, width))
-    any_there = views.reshaped(b, reductions.folded(b, OpKind.MAX, mask, (1,)), (bags, 1))
-    return masks.where(b, any_there, made, lowering.ZERO)
+    return borrowed("_bags")(at, table, index, offsets, mode, weights, last, padding), None, None, None
 
 
 def _cast(at: At, x: Any, *given: Any, **named: Any) -> Result:
@@ -226,13 +155,21 @@ def _shifted(at: At, x: Any, y: int) -> Term:
 
 def _scatter(at: At, x: Any, axis: int, index: Any, source: Any) -> Term:
     """Of other numbers that are written into one place PyTorch keeps any, of equal ones that one: their mean."""
-    along, rank = axis % len(at.shape), len(at.shape)
-    same = _alike(at, source, range(along, along + 1), rank)
-    if same is not None and at.b.shape(at.tensor(index))[along] > 1:
-        made = call(at.b, "scatter", at.tensor(x), Number.of(along), at.tensor(index), same)
-        return at.b.tensor_of(made, "scatter")
-    alone = at.b.shape(at.tensor(index))[along] == 1
-    return borrowed("scatter_reduce")(at, x, axis, index, source, "sum" if alone else "mean", include_self=False)
+    along, b = axis % len(at.shape), at.b
+    new = _narrow(at, source, range(along, along + 1), len(at.shape))
+    if isinstance(new, int) and b.shape(new)[along] > 1:
+        return borrowed("scatter_reduce")(at, x, axis, index, source, "mean", include_self=False)
+    return b.tensor_of(call(b, "scatter", at.tensor(x), Number.of(along), at.tensor(index), new), "scatter")
+
+
+def _leading(b: Builder, x: Value, shape: Shape, but: int = -1) -> tuple[Value, list[tuple[int, Value]]]:
+    """The first elements of every axis but one, and what is behind them, of the last axis first."""
+    behind: list[tuple[int, Value]] = []
+    for d, (extent, count) in enumerate(zip(b.shape(x), shape, strict=True)):
+        if d != but and count < extent:
+            behind.insert(0, (d, views.sliced(b, x, d, count, extent - count)))
+            x = views.sliced(b, x, d, 0, count)
+    return x, behind
 
 
 def _beside(row: Callable[..., Term]) -> Callable[..., Term]:
@@ -240,34 +177,22 @@ def _beside(row: Callable[..., Term]) -> Callable[..., Term]:
 
     def cut(at: At, x: Any, axis: int, index: Any, *given: Any, **named: Any) -> Term:
         b, shape = at.b, at.b.shape(at.tensor(index))
-        parts = [Held(_leading(b, at.tensor(one), shape)) if isinstance(one, Held) else one for one in given]
+        parts = [Held(_leading(b, at.tensor(one), shape)[0]) if isinstance(one, Held) else one for one in given]
         if isinstance(at.choice(x), Infinity):
             return row(at, x, axis, index, *parts, **named)
-        value, rest = at.tensor(x), list[tuple[int, Value]]()
-        for d, extent in enumerate(b.shape(value)):
-            if d != axis % len(shape) and shape[d] < extent:
-                rest.append((d, views.sliced(b, value, d, shape[d], extent - shape[d])))
-                value = views.sliced(b, value, d, 0, shape[d])
+        value, behind = _leading(b, at.tensor(x), shape, axis % len(shape))
         made = row(replace(at, shape=b.shape(value)), Held(value), axis, index, *parts, **named)
-        for d, behind in reversed(rest):
-            made = views.concatenated(b, (b.tensor(made, "places"), behind), None, d)
+        for d, rest in behind:
+            made = views.concatenated(b, (b.tensor(made, "places"), rest), None, d)
         return made
 
     return cut
 
 
-def _leading(b: Builder, x: Value, shape: Sequence[int]) -> Value:
-    """The first elements of every axis."""
-    for d, extent in enumerate(shape):
-        x = views.sliced(b, x, d, 0, extent) if extent < b.shape(x)[d] else x
-    return x
-
-
 def _gather(at: At, x: Any, axis: int, index: Any, **_: Any) -> Term:
     """An index may be shorter along other axes."""
-    b, value, shape = at.b, at.tensor(x), at.b.shape(at.tensor(index))
-    along = axis % len(shape)
-    held = Held(_leading(b, value, [b.shape(value)[d] if d == along else n for d, n in enumerate(shape)]))
+    shape = at.b.shape(at.tensor(index))
+    held = Held(_leading(at.b, at.tensor(x), shape, axis % len(shape))[0])
     return borrowed("gather")(at, held, axis, index)
 
 
