@@ -17,7 +17,7 @@ from mirage_nb.verify.reals.places import FEW, MOST, Places, places
 from tests.mugraphs import Block, tensor
 
 AROUND = Places(FEW, -FEW)
-HEAD = "X: f32[8, 12]\nD: i32[8]\nE: i32[12]\nT: f32[8, 1]\n"
+HEAD = "X: f32[8, 12]\nD: i32[8]\nE: i32[12]\nT: f32[8, 1]\nM: bool[8, 12]\n"
 
 
 def graph(returned: str) -> KernelGraph:
@@ -74,10 +74,13 @@ def test_a_kernel_that_has_its_mask_wrong_is_wrong(right: str, wrong: str) -> No
     ("where(T > 0.25, X, 0)", "where(ceil(T) > 0.25, X, 0)"),
     ("where(T > 0.25, X, 0)", "where(T > 0.75, X, 0)"),
     ("where(clip(T, -1, 1) == 1, X, 0)", "where(T > 0, X, 0)"),
+    ("where(M, X, 0)", "where(M > 0, X, 0)"),
+    ("where(M, X, 0)", "where(M == 1, X, 0)"),
+    ("where(M, X, 2)", "M * X + 2 * (1 - M)"),
 ])  # fmt: skip
-def test_a_kernel_that_rounds_what_it_compares_is_wrong(right: str, wrong: str) -> None:
-    """On whole numbers alone these were right."""
-    program, other = graph(right), graph(wrong)
+def test_a_kernel_that_takes_what_decides_for_other_numbers_is_wrong(right: str, wrong: str) -> None:
+    """On whole numbers alone, and on 0 and 1, these were right."""
+    program, other = graph(right), parse(f"{HEAD.replace('bool', 'f32')}return {wrong}").graph
 
     def run(inputs: Mapping[str, Array]) -> tuple[Array, ...]:
         return evaluate(other, [inputs[i.name] for i in other.inputs])
@@ -92,7 +95,7 @@ def test_they_are_whole_in_every_other_hard_input() -> None:
         found = hard_inputs(program, name, 0)
         assert (found["T"] >= 0).all()
         assert all(np.array_equal(found[n], np.round(found[n])) is (name not in BETWEEN) for n in "DE")
-    x, d, e, t = (a for a in draw(program, 0, 1.0))
+    x, d, e, t, _ = (a for a in draw(program, 0, 1.0))
     assert (d[:, None] == e).any() and (d[:, None] != e).any() and (t >= 0).all() and not np.array_equal(x, np.round(x))
 
 

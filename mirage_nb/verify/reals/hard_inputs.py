@@ -104,7 +104,9 @@ DRAWS: dict[str, tuple[Draw, ...]] = {
 is neither, while a kernel that has scaled the large ones before may have left the range of its type."""
 
 BETWEEN = frozenset([*DRAWS][1::2])
-"""Where what only decides is no whole number either."""
+"""Where what only decides is no whole number either, and what is chosen by is true as other numbers than 1."""
+TRUE = (-2.0, 0.5, 1.0)
+"""Whatever is not 0 is true."""
 
 SPOILED = {"infinite": np.inf, "undefined": np.nan}
 """What one element of one input may be."""
@@ -221,6 +223,9 @@ def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
         if i.name in whole else _filled(ways[number % len(ways)], rng, i, wanted.get(i.name))
         for number, i in enumerate(program.inputs)
     }  # fmt: skip
+    for i in program.inputs if name in BETWEEN else ():
+        if wanted.get(i.name) is Range.TRUTH:
+            inputs[i.name] = rounded(inputs[i.name] * rng.choice(TRUE, i.type.shape), i.type.dtype)
     if name in MASKS:
         seen, low = MASKS[name]
         types = {i.name: i.type for i in program.inputs}
