@@ -2,8 +2,8 @@
 
 In: a program, the name of a way, a seed. Out: arrays of numbers that the inputs' types hold, by input name. Inputs that
 are added to what a maximum or an exponential is taken of are masks, as people write them: minus infinity, or a large
-finite number, on whole tiles, on whole rows and in a triangle. Indices are places of their axis in all of them, and
-what is compared as these are is whole numbers in every other one.
+finite number, on whole tiles, on whole rows and in a triangle. In every other one indices are places of their axis,
+what is compared as these are is whole numbers, and truth values are 0 and 1.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ DRAWS: dict[str, tuple[Draw, ...]] = {
 is neither, while a kernel that has scaled the large ones before may have left the range of its type."""
 
 BETWEEN = frozenset([*DRAWS][1::2])
-"""Where what only decides is no whole number either, and what is chosen by is true as other numbers than 1."""
+"""Where what only decides is no whole number either, some indices name no place, and what is chosen by is true as other
+numbers than 1."""
 TRUE = (-2.0, 0.5, 1.0)
 """Whatever is not 0 is true."""
 

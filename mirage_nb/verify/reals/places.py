@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,16 +42,20 @@ class Places:
     ) -> NDArray[np.float32]:
         """An array of them, the last one of an axis among them. `runs`: equal ones may lie side by side, as documents
         do: whole tiles are masked then, and whole rows may be. `between`: what lies between them, where they are around
-        0, tells a kernel that rounds what it compares, or compares with another constant."""
+        0, tells a kernel that rounds what it compares, or compares with another constant; and some of what should be
+        places of an axis are none, as padding is."""
         count = min(math.prod(shape), MOST)
-        found = rng.integers(self.least, self.below, count)
+        found: NDArray[Any] = rng.integers(self.least, self.below, count)
         if self.also:
             found = np.where(rng.random(count) < SHARE, rng.choice(self.also, count), found)
         found[rng.integers(count)] = self.below - 1
         if runs and rng.random() < 0.5:
             found.sort()
-        off = rng.uniform(-0.5, 0.5, count) if between and self.least < 0 else 0
-        return np.resize((found + off).astype(np.float32), shape)
+        if between and self.least < 0:
+            found = found + rng.uniform(-0.5, 0.5, count)
+        elif between:
+            found = np.where(rng.random(count) < SHARE / 2, rng.choice((-1, self.below, 2 * self.below), count), found)
+        return np.resize(found.astype(np.float32), shape)
 
 
 @dataclass(slots=True)
