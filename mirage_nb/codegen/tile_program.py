@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from mirage_nb.codegen.emitted import MapArg
 from mirage_nb.codegen.texel_product import TexelProduct, WideProduct
+from mirage_nb.codegen.tile_behind import BehindText
 from mirage_nb.codegen.tile_copies import tensor_map, write_copy
 from mirage_nb.codegen.tile_products import ProductText
 from mirage_nb.codegen.tile_registers import Defined, RegisterText, declared
@@ -266,13 +267,19 @@ class ProgramText:
                     self._statement(statement)
         self.products.commit()
         if any(isinstance(value, Store) for value in waiting):
-            self._values(tuple(v for v in waiting if not isinstance(v, Count | Until | Reduce | Set)))
+            self._values(registers, waiting)
         else:
             compute()
 
-    def _values(self, values: tuple[Number | Read | Map | Store, ...]) -> None:
+    def _values(self, registers: RegisterText, waiting: list[Value]) -> None:
         """What stands behind the products of a role."""
         derived = self._derived()
+        made = tuple(v for v in waiting if not isinstance(v, Store | Set))
+        behind = BehindText(registers, made, tuple(v for v in waiting if isinstance(v, Store)))
+        if behind.folds:
+            behind.emit()
+            return
+        values = tuple(v for v in waiting if not isinstance(v, Count | Until | Reduce | Set))
         if not derived:
             ValueText(self.out, self.program, values, self._ends()).emit()
             return

@@ -37,6 +37,11 @@ def each_row(out: Writer, subtiles: int) -> Iterator[tuple[str, str]]:
         yield i, h
 
 
+def row_of(i: str, h: str) -> str:
+    """Where that row is in the part's tile, in C."""
+    return f"{HEIGHT} * {i} + 16 * (warp % 4) + lane / 4 + 8 * {h}"
+
+
 @dataclass(slots=True)
 class ReadText:
     """Writes one. axes: those along which it varies; scores: the register tile beside which it is used."""
@@ -158,5 +163,5 @@ class ReadText:
     @contextmanager
     def _each_row(self, subtiles: int) -> Iterator[tuple[str, str]]:
         with each_row(self.out, subtiles) as (i, h):
-            self.out.line(f"const int row = {HEIGHT} * {i} + 16 * (warp % 4) + lane / 4 + 8 * {h};")
+            self.out.line(f"const int row = {row_of(i, h)};")
             yield i, h

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mirage_nb.codegen.operators import CUDA, number
-from mirage_nb.codegen.tile_reads import Element, ReadText, each_row
-from mirage_nb.codegen.writer import Writer, c_index, c_type
+from mirage_nb.codegen.tile_access import Part
+from mirage_nb.codegen.tile_reads import Element, ReadText, each_row, row_of
+from mirage_nb.codegen.writer import Writer, c_index, c_type, stored_type
 from mirage_nb.ir import DType, OpKind
 from mirage_nb.optimize.reach import Reach
 from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.program import Clear, Count, Index, Map, Number, Program, Read, Reduce, Set, Tile, Until
+from mirage_nb.tile.program import Clear, Count, Index, Map, Number, Program, Read, Reduce, Set, Store, Tile, Until
 from mirage_nb.tile.rules import HEIGHT, QUAD
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE
 
@@ -72,7 +73,7 @@ class RegisterText:
                 self.out.line(f"const int {name}_in = {c_index(left)} - 2 * (lane % 4);")
             case Map():
                 self.defined[statement.name] = statement
-                if self._of_rows(statement.name):
+                if self.of_rows(statement.name):
                     self._rows(statement)
             case Reduce():
                 self.defined[statement.name] = statement
@@ -81,6 +82,18 @@ class RegisterText:
             case Set():
                 self._exchange()
                 self._set(statement)
+
+    def store(self, made: Store) -> None:
+        """A value with rows only, by the first of the lanes that have it."""
+        held = next(t for t in self.program.register_tiles(self.role) if len(t.shape) > 1)
+        (rows, columns), (height, width) = held.axes, held.shape
+        access = Part(self.program, self.ends, (rows, columns), (height, width)).access(made.target, made.at)
+        with each_row(self.out, height // HEIGHT) as at:
+            self.out.line(f"const int row = {row_of(*at)};")
+            with self.out.block(f"if ({' && '.join(filter(None, (f'lane % {QUAD} == 0', access.inside)))})"):
+                value = self._element(made.value, Element(*at), set())
+                rounded = f"from_float<{stored_type(access.tile.dtype)}>({value})"
+                self.out.line(f"{access.tile.name}[{access.offset}] = {rounded};")
 
     def clear(self, statement: Clear) -> None:
         """Zeros."""
@@ -112,7 +125,7 @@ class RegisterText:
         tiles = [t.axes for t in self.program.tiles if t.place is Place.REGISTER]
         return tuple(dict.fromkeys(axis for dim in range(2) for axes in tiles for axis in axes[dim : dim + 1]))
 
-    def _of_rows(self, name: str) -> bool:
+    def of_rows(self, name: str) -> bool:
         """Whether a value has rows only."""
         axes = self.axes(name)
         return axes == self._order()[:1]
@@ -145,12 +158,11 @@ class RegisterText:
     def _count(self, made: Count) -> None:
         """Rows one by one; columns from this lane's first one on."""
         out, name = self.out, made.name
-        if self._of_rows(name):
+        if self.of_rows(name):
             subtiles = self._shape(name)[0] // HEIGHT
             out.line(f"float {name}[{subtiles}][2];")
             with each_row(self.out, subtiles) as (i, h):
-                row = f"{HEIGHT} * {i} + 16 * (warp % 4) + lane / 4 + 8 * {h}"
-                out.line(f"{name}[{i}][{h}] = float({c_index(made.at)} + {row});")
+                out.line(f"{name}[{i}][{h}] = float({c_index(made.at)} + {row_of(i, h)});")
             return
         out.line(f"const float {name} = float({c_index(made.at)} + 2 * (lane % 4));")
 
@@ -211,7 +223,7 @@ class RegisterText:
             return number(made.value)
         if isinstance(made, Read):
             return self._reading(made).element(at)
-        if self._of_rows(name):
+        if self.of_rows(name):
             return f"{name}[{at.i}][{at.h}]"
         if isinstance(made, Until):
             return self._until(made, at)

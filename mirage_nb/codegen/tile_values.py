@@ -20,18 +20,22 @@ from mirage_nb.codegen.writer import Writer, c_type, stored_type
 from mirage_nb.ir import DType
 from mirage_nb.optimize.reach import Reach
 from mirage_nb.tile.instructions import InstructionTile, Place
-from mirage_nb.tile.program import Index, Map, Number, Program, Read, Store, Tile
+from mirage_nb.tile.program import Index, Map, Number, Program, Read, Store, Tile, Until
 from mirage_nb.tile.rules import HEIGHT
 from mirage_nb.tile.sharing import COLUMN_TILE
 
+Said = Number | Until | Read | Map | Store
+
 
 class ValueText:
-    """Writes them. `ends`: of global tensors that end where a size does, which is known at launch."""
+    """Writes them. `ends`: of global tensors that end where a size does, which is known at launch; `rows`: values with
+    rows only that are in registers already."""
 
     def __init__(
-        self, out: Writer, program: Program, statements: tuple[Number | Read | Map | Store, ...], ends: dict[str, Reach]
-    ) -> None:
-        self.out, self.program, self.statements, self.ends = out, program, statements, ends
+        self, out: Writer, program: Program, statements: tuple[Said, ...], ends: dict[str, Reach],
+        rows: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        self.out, self.program, self.statements, self.ends, self.of_rows = out, program, statements, ends, rows
         self.stores = [s for s in statements if isinstance(s, Store)]
         self.reads = [s for s in statements if isinstance(s, Read)]
         self.registers = {t.name: t for t in program.tiles if t.place is Place.REGISTER}
@@ -92,7 +96,7 @@ class ValueText:
             with out.unrolled("e", 2) as e:
                 place, row = f"[{i}][4 * ({self.group} * {j} + {q}) + 2 * {h} + {e}]", f"[{i}][{h}]"
                 where = {name: place if len(tile.shape) > 1 else row for name, tile in self.registers.items()}
-                self._elements(where, e)
+                self._elements(where | dict.fromkeys(self.of_rows, row), e)
             for store in self.stores:
                 element = c_type(self.program.tile(store.target).dtype)
                 if moved[store].wide:
@@ -113,7 +117,7 @@ class ValueText:
         text = {name: f"{name}{place}" for name, place in where.items()}
         for statement in self.statements:
             match statement:
-                case Number(name, value):
+                case Number(name, value) | Until(name, value):  # nothing is stored beyond an end
                     text[name] = number(value)
                 case Read(name):
                     text[name] = f"{name}[{e}]" if self._varies(statement, self.column_axis) else name
@@ -192,7 +196,7 @@ class TexelValueText(ValueText):
         self,
         out: Writer,
         program: Program,
-        statements: tuple[Number | Read | Map | Store, ...],
+        statements: tuple[Said, ...],
         held: tuple[Tile, ...],
         row: InstructionTile,
         ends: dict[str, Reach],

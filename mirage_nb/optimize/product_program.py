@@ -22,6 +22,7 @@ from mirage_nb.tile.instructions import Place, wgmma
 from mirage_nb.tile.products import (
     COLUMNS,
     LEADING,
+    OF_ROWS,
     RANK,
     ROWS,
     SUMMED,
@@ -29,7 +30,9 @@ from mirage_nb.tile.products import (
     ProductBlock,
     boxed,
     broadcast_axes,
+    dim_of,
     reshaped,
+    unfolded,
 )
 from mirage_nb.tile.program import (
     PART,
@@ -46,12 +49,14 @@ from mirage_nb.tile.program import (
     Product,
     Program,
     Read,
+    Reduce,
     Release,
     Role,
     Set,
     Statement,
     Store,
     Tile,
+    Until,
     Walk,
     counted,
 )
@@ -63,6 +68,8 @@ SPLIT = "s"
 UNKNOWN = ""
 CUTS = {(ROWS,): ROWS, (COLUMNS,): COLUMNS, (SUMMED, SUMMED): SPLIT}
 """What a grid dim is called that cuts these axes of the operands."""
+TILES = "t"
+"""The same of columns that are folded: results have an axis of their tiles."""
 RING, ONCE = "ring", "once"
 ADDED = ""
 """Stands for a product behind the loop that the accumulator holds already that it is added to."""
@@ -102,7 +109,7 @@ def _rank(block: BlockGraph, operand: Operand) -> int:
 def _counters(made: ProductBlock) -> tuple[str, ...] | None:
     """A name for every grid dim: the axis that it cuts, `SPLIT` for the summed one, a letter for leading dimensions."""
     found = {_named_cuts(made.block, f.left, f.right) for factors in made.sums.values() for f in factors}
-    names = found.pop()
+    names = tuple(TILES if made.folded and name == COLUMNS else name for name in found.pop())
     return names if not found and UNKNOWN not in names and len(set(names)) == len(names) else None
 
 
@@ -122,7 +129,7 @@ def _scheme(made: ProductBlock, precision: str) -> Scheme | None:
     major = made.major
     if major is None:
         return None
-    return scheme(Asked(made.rows, made.columns, made.depth, len(made.sums), major, made.dtype), precision)
+    return scheme(Asked(made.rows, made.columns, made.depth, len(made.sums), major, made.dtype, made.folded), precision)
 
 
 def _boxed(block: BlockGraph, operand: Operand, step: int) -> bool:
@@ -224,9 +231,10 @@ class _Planner(OnGrid):
     def _walk(self) -> tuple[Walk, int]:
         """The points of the grid, those of one wave near each other; blocks as many as run at once."""
         made, extents = self.made, self.points
-        order = sorted(extents, key=lambda name: (name in (ROWS, COLUMNS), name == COLUMNS))
+        across = TILES if made.folded else COLUMNS
+        order = sorted(extents, key=lambda name: (name in (ROWS, across), name == across))
         wave = round(math.sqrt(self.target.multiprocessors * made.columns / made.rows))
-        group = max(1, min(extents[ROWS], wave)) if order[-2:] == [ROWS, COLUMNS] else 1
+        group = max(1, min(extents[ROWS], wave)) if order[-2:] == [ROWS, across] else 1
         points = math.prod(extents.values())
         return Walk(tuple((name, extents[name]) for name in order), group, ()), min(points, self.target.multiprocessors)
 
@@ -266,15 +274,15 @@ class _Planner(OnGrid):
 
     def _epilogue(self) -> list[Statement]:
         """Values, each once, in the order in which they are needed; then what is stored."""
-        found: list[Statement] = []
+        found, stores = list[Statement](), list[Statement]()
         for number, (value, attrs) in enumerate(self.made.written.saved):
             type_, tile = self.given.outputs[number], self.made.written.nodes[value].shape
             long = iter((ROWS, COLUMNS))
             axes = tuple(next(long) if extent > 1 else "" for extent in tile)
             name = self._value(found, value, axes)
             self._global(f"o{number}", type_, attrs.omap, axes)
-            found.append(Store(name, f"o{number}", self._at(attrs.omap, tile, axes)))
-        return found
+            stores.append(Store(name, f"o{number}", self._at(attrs.omap, tile, axes)))
+        return found + stores
 
     def _at(self, cut: Cut, tile: tuple[int, ...], axes: tuple[str, ...]) -> tuple[Index, ...]:
         return tuple(
@@ -302,6 +310,9 @@ class _Planner(OnGrid):
             inside = reshaped(axes, node.shape, nodes[node.inputs[0]].shape)
             assert inside is not None
             return self._value(found, node.inputs[0], inside)
+        if node.kind in OF_ROWS:
+            operand = self._value(found, node.inputs[0], unfolded(axes, dim_of(node)))
+            return self._once(found, (node.kind, operand), lambda name: Reduce(name, node.kind, operand, COLUMNS))
         operands = tuple(self._value(found, v, broadcast_axes(axes, nodes[v].shape)) for v in node.inputs)
         if ADDED in operands:
             return next(name for name in operands if name != ADDED)
@@ -310,11 +321,14 @@ class _Planner(OnGrid):
         )
 
     def _held(self, found: list[Statement], attrs: InIterAttrs, axes: tuple[str, ...]) -> str:
-        block = self.block
-        if attrs.arg in self.given.numbers:  # what lies beyond its end is not stored
-            return self._number(found, self.given.numbers[attrs.arg])
-        source = self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, axes)
+        block, made = self.block, self.made
         at = self._at(attrs.imap, block.tile_shape(attrs), axes)
+        if (number := self.given.numbers.get(attrs.arg)) is not None:
+            ends = [at[dim] for dim, over in enumerate(block.overhanging(attrs)) if over and axes[dim] == COLUMNS]
+            if not made.folded or not ends:  # what lies beyond its end is not stored
+                return self._number(found, number)
+            return self._once(found, (number, ends[0]), lambda name: Until(name, number, COLUMNS, ends[0]))
+        source = self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, axes)
         return self._once(found, (attrs, axes), lambda name: Read(name, source, at))
 
     def _number(self, found: list[Statement], number: Fraction) -> str:

@@ -360,7 +360,7 @@ class _Role:
                 self.values[name] = value
             case Reduce(name, kind, operand, axis):
                 value = yield from self._joined((operand,))
-                if axis not in value.axes or kind not in (OpKind.SUM, OpKind.MAX):
+                if axis not in value.axes[1:] or kind not in (OpKind.SUM, OpKind.MAX):  # lanes have rows together
                     yield f"{kind.value} of {operand} along {axis}"
                     return
                 yield from self._whole(value)

@@ -106,8 +106,10 @@ class Places:
             yield f"{what}: {end} of {extent} elements along {axis} are summed"
 
     def with_parts(self, value: Held) -> Coordinates:
-        """The coordinates of a value, those counters included that choose the part of an axis that it sums."""
+        """The coordinates of a value, those counters included that choose the part of an axis that it sums, where no
+        place says so."""
         chosen = {name for parts in value.folded.values() for start, _ in parts for name, _ in start.terms}
+        chosen -= {name for place in value.at.values() for name, _ in place.terms}
         return {**value.at, **{name: counted(name) for name in chosen}}
 
     def stored(self, store: Store) -> Iterator[str]:

@@ -4,9 +4,9 @@ In: a block graph. Out: a `ProductBlock`: its accumulated products, each a sum o
 as nodes of the block with its chains written out.
 Nothing is decided here but that the block is one: a for-loop over the summed axis in which nothing is computed but
 products of two streamed operands (seen through transposes), sums of two, and held operands; after it elementwise
-operators only, and products that are added to an accumulator (of low rank, as in LoRA): of held operands, or of another
-accumulated product by a held one. Invariant: rows and columns of every accumulator are the last two dimensions of a
-tile, all others are of extent 1.
+operators, sums and maxima over the columns of the tile, and products that are added to an accumulator (of low rank, as
+in LoRA): of held operands, or of another accumulated product by a held one. Invariant: rows and columns of every
+accumulator are the last two dimensions of a tile, all others are of extent 1.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from mirage_nb.ir import (
     AccumAttrs,
     AccumKind,
     BlockGraph,
+    DimAttrs,
     DType,
     InIterAttrs,
     OpKind,
@@ -38,6 +39,8 @@ from mirage_nb.tile.written_out import Node, WrittenOut, write_out
 
 ROWS, COLUMNS, SUMMED, RANK = "m", "n", "k", "r"
 """The axes of a product; what a product behind the loop sums."""
+OF_ROWS = frozenset({OpKind.SUM, OpKind.MAX})
+"""What may be computed of all columns of a row."""
 LEADING = ("b", "c", "d")
 """What grid dims are called that cut none of these."""
 
@@ -99,6 +102,11 @@ class ProductBlock:
         """All matrices."""
         found = {operand for f in (*self.factors, *self.low.values()) for operand in (f.left, f.right)}
         return found.union(operand for added in self.added.values() for operand, _ in added.held)
+
+    @property
+    def folded(self) -> bool:
+        """Whether columns are folded behind the loop."""
+        return any(node.kind in OF_ROWS for node in self.written.nodes)
 
     @property
     def factors(self) -> tuple[Factors, ...]:
@@ -296,18 +304,20 @@ def _streamed(block: BlockGraph, nodes: Sequence[Node], value: int, axes: tuple[
 
 
 def _axes(made: ProductBlock, value: int) -> tuple[str, ...]:
-    """What the dimensions of a saved value are: its two that are not of extent 1, in this order."""
+    """What the dimensions of a saved value are: its two that are not of extent 1, in this order, or its rows alone."""
     shape = made.written.nodes[value].shape
     long = [extent for extent in shape if extent > 1]
-    if long != [made.rows, made.columns]:
+    if long != [made.rows, made.columns] and not (made.folded and long == [made.rows]):
         return ()
     names = iter((ROWS, COLUMNS))
     return tuple(next(names) if extent > 1 else "" for extent in shape)
 
 
 def _plain(made: ProductBlock, value: int, axes: tuple[str, ...]) -> bool:
-    """Whether a value with these axes comes from accumulators and held operands through elementwise operators."""
+    """Whether a value with these axes comes from accumulators and held operands through elementwise operators and folds
+    of columns; of such a fold, if it has none."""
     nodes, seen, waiting = made.written.nodes, set[tuple[int, tuple[str, ...]]](), [(value, axes)]
+    whole = COLUMNS in axes
     while waiting:
         value, axes = place = waiting.pop()
         node = nodes[value]
@@ -321,9 +331,33 @@ def _plain(made: ProductBlock, value: int, axes: tuple[str, ...]) -> bool:
             waiting.append((node.inputs[0], reshaped(axes, node.shape, nodes[node.inputs[0]].shape) or ()))
         elif axes and Trait.ELEMENTWISE in OPS[node.kind].traits:
             waiting += [(v, broadcast_axes(axes, nodes[v].shape)) for v in node.inputs]
+        elif axes and node.kind in OF_ROWS and _multiplied(made, node.inputs[0], dim_of(node)):
+            waiting.append((node.inputs[0], unfolded(axes, dim_of(node))))
+            whole = True
         else:
             return False
-    return True
+    return whole
+
+
+def _multiplied(made: ProductBlock, value: int, dim: int) -> bool:
+    """Whether a value is computed of accumulators and has all of their columns along a dimension."""
+    nodes, found = made.written.nodes, {*made.sums}
+    for number, node in enumerate(nodes):
+        if not found.isdisjoint(node.inputs):
+            found.add(number)
+    return value in found and nodes[value].shape[dim] == made.columns
+
+
+def dim_of(node: Node) -> int:
+    """The dimension that a node folds."""
+    assert isinstance(node.attrs, DimAttrs)
+    return node.attrs.dim
+
+
+def unfolded(axes: tuple[str, ...], dim: int) -> tuple[str, ...]:
+    """The axes of what is folded over columns along a dimension to a result with these; none where it has no rows."""
+    inside = (*axes[:dim], COLUMNS, *axes[dim + 1 :])
+    return inside if not axes[dim] and {*inside} >= {ROWS, COLUMNS} and COLUMNS not in axes else ()
 
 
 def reshaped(axes: tuple[str, ...], shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[str, ...] | None:

@@ -103,16 +103,19 @@ def parts(rows: Extent, width: int = 2) -> Any:
     return sum(np.where(np.equal(main, height), team.parts, 0) for height, team in teams.items())
 
 
-def fits(rows: Extent, columns: Extent, depth: Extent, sums: int, width: int = 2, apart: bool = False) -> Any:
+def fits(
+    rows: Extent, columns: Extent, depth: Extent, sums: int, width: int = 2, apart: bool = False, folded: bool = False
+) -> Any:
     """Whether a tile of `sums` accumulators, each of rows x columns, is one for a team; depth: summed elements, of
-    `width` bytes; apart: chunks are summed in registers of their own."""
+    `width` bytes; apart: chunks are summed in registers of their own; folded: columns are folded behind the products,
+    by lanes that have a row to themselves."""
     many = parts(rows, width)
     words, left = max(1, width // FLOAT) * (2 if apart else 1), few(rows)
     each = np.multiply(rows - left, columns) * words * sums / np.maximum(many, 1) / (LANES * GROUP)
     known = np.isin(columns, FLOAT_COLUMNS if width >= FLOAT else WGMMA_COLUMNS)
     room = sum(np.where(np.equal(many, count), most, 0) for count, most in FEW_REGISTERS.items())
     known &= (left == 0) | (np.isin(columns, FEW_COLUMNS) & (each <= room) & (sums == 1) & (width < DOUBLE))
-    known &= np.greater_equal(columns, LEAST_COLUMNS)
+    known &= np.greater_equal(columns, LEAST_COLUMNS) & (not folded or ((left == 0) & (width < FLOAT)))
     if width < FLOAT:
         begin = sum(np.where(np.equal(rows - left, height), t.first_registers, 0) for height, t in TEAMS.items())
         known &= np.multiply(HEIGHT / LANES / GROUP, columns) + BESIDE_SUMS <= begin

@@ -75,7 +75,7 @@ class Scheme:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The block's tile: rows x columns, `depth` summed elements, so many accumulators; what runs along a line of left
-    and right, "k" or their own axis "m"; the type of both."""
+    and right, "k" or their own axis "m"; the type of both; whether columns are folded behind the products."""
 
     rows: int
     columns: int
@@ -83,6 +83,7 @@ class Asked:
     sums: int
     majors: tuple[str, str]
     dtype: DType = DType.F32
+    folded: bool = False
 
     @property
     def step(self) -> int:
@@ -129,7 +130,8 @@ def apart(precision: str, dtype: DType) -> bool:
 
 def _fits(asked: Asked, precision: str) -> bool:
     doubled = apart(precision, asked.dtype)
-    return bool(rules.fits(asked.rows, asked.columns, asked.depth, asked.sums, asked.dtype.size, doubled))
+    extents = asked.rows, asked.columns, asked.depth
+    return bool(rules.fits(*extents, asked.sums, asked.dtype.size, doubled, asked.folded))
 
 
 def with_few_rows(asked: Asked, precision: str) -> Scheme | None:

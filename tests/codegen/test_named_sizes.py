@@ -9,7 +9,7 @@ import contextlib
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from mirage_nb import superoptimize
 from mirage_nb.codegen import Emitted, Launch, emit, variants
 from mirage_nb.errors import EmitError, LaunchError, ShapeError
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.ir.sizes import Cut, resized, size_of
 from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
@@ -91,6 +91,21 @@ def test_one_kernel_is_right_at_every_extent(name: str, number: int) -> None:
         program = resized(parse(f"B: size({max(EXTENTS.get(name, (64,)))})\n{PROGRAMS[name]}").graph, extent)
         for error, type_ in zip(errors(program, kernels, inputs, outputs), program.output_types, strict=True):
             assert error < TOLERANCE[type_.dtype], extent
+
+
+def test_folds_of_rows_end_where_the_size_does() -> None:
+    """Tiles of 64 rows or more, of which warps with roles store one number each."""
+    text = "B: size({})\nX: f16[B, 128]\nW: f16[128, 64]\nreturn max(X @ W, 1)"
+    prepared, effort = prepare(parse(text.format(256)).graph), EFFORTS["quick"]
+    made = (s for c in configurations(prepared, effort) for s in explored(prepared, c, effort).structures[:2])
+    graphs = (i.graph for s in made for i in instances(s, prepared, H200, 40, frozenset()))
+    kernels = next(k for k in map(partial(emit, target=H200), graphs) if "ring_full" in k.source)
+    executable = CpuExecutable(kernels, checked=True)
+    for extent in (1, 63, 64, 130, 256):
+        inputs = draw(resized(kernels.graph, extent), seed=extent)
+        program = resized(parse(text.format(256)).graph, extent)
+        (error,) = errors(program, kernels, inputs, executable.run(inputs, deferred=bool(extent % 2)))
+        assert error < TOLERANCE[DType.F16], extent
 
 
 def test_the_text_does_not_depend_on_the_extent_it_runs_at() -> None:

@@ -6,17 +6,20 @@ of a tensor.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 
 import pytest
 
 from mirage_nb.codegen import MapArg, emit, variants
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.lang import parse
+from mirage_nb.optimize import plan
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, tiny
 from mirage_nb.search.sizes.instantiate import poor_axes
 from mirage_nb.targets import TARGETS
+from mirage_nb.tile.program import Reduce
 from mirage_nb.verify.trials import verify
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.search.explored import explored
@@ -76,6 +79,28 @@ def test_nothing_beyond_an_end_is_read_or_written(name: str, share: int) -> None
         outputs = run(emitted, inputs, **WAYS[number % 2])
         for error, type_ in zip(errors(graph, emitted, inputs, outputs), graph.output_types, strict=True):
             assert error < TOLERANCE[type_.dtype], (graph, options)
+
+
+def test_folds_of_columns_that_fill_no_tile_leave_out_what_lies_beyond_the_end() -> None:
+    """Zeros there are no maximum of what is less, and no exponential."""
+    text = "X: f16[64, 128]\nW: f16[1009, 128]\nreturn logsumexp(X @ W.T, 1)"
+    prepared, effort = prepare(parse(text).graph), EFFORTS["standard"]
+    (among,) = (c for c in configurations(prepared, effort) if str(c) == "2 kernels; grid over c; loop over b")
+    found = (i.graph for s in explored(prepared, among, effort).structures
+             for i in instances(s, prepared, H200, 2, poor_axes(prepared)) if i.overhanging)  # fmt: skip
+    able = (graph for graph in found if len(folds(graph)) == 2)
+    for graph, way in zip(itertools.islice(able, 2), WAYS, strict=True):
+        x, w = draw(graph)
+        emitted, inputs = emit(graph, H200), [abs(x), -abs(w)]
+        (error,) = errors(graph, emitted, inputs, run(emitted, inputs, checked=True, **way))
+        assert error < TOLERANCE[DType.F16]
+
+
+def folds(graph: KernelGraph) -> list[Reduce]:
+    """What the first kernel folds, if its warps have roles."""
+    kernel = next(kernel for kernel in plan(graph, H200).kernels if kernel is not None)
+    every = kernel.program.every if kernel.program is not None else ()
+    return [statement for statement in every if isinstance(statement, Reduce)]
 
 
 def test_columns_that_fill_no_line_are_multiplied_by_warps_with_roles() -> None:

@@ -11,19 +11,20 @@ import pytest
 from mirage_nb.errors import TargetError
 from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
-from mirage_nb.optimize import plan
+from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.search import EFFORTS, Prepared, configurations, instances, prepare
 from mirage_nb.search.coalesced import coalesced
 from mirage_nb.search.pieces import Whole
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import start_us
 from mirage_nb.search.sizes.instantiate import numbered, poor_axes, sized
-from mirage_nb.search.sizes.specialised import with_roles
+from mirage_nb.search.sizes.representative import outline
+from mirage_nb.search.sizes.specialised import Specialised, with_roles
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.traffic import traffic
 from mirage_nb.search.sizes.work import held_in_registers
 from mirage_nb.search.sizes.written import written_cost
-from mirage_nb.targets import TARGETS
+from mirage_nb.targets import TARGETS, Target
 from mirage_nb.tile.price import turns
 from mirage_nb.tile.validate import validate
 from tests.search.explored import explored
@@ -87,6 +88,11 @@ PROGRAMS = {
     "return silu(T @ C + X @ W) + b",
     "one step": "X: f16[8, 256, 64]\nW: f16[64, 512]\nreturn gelu(X @ W)",
     "output turned": "X: f16[256, 512]\nW: f16[512, 256]\nreturn transpose(X @ W)",
+    "softmax of all columns": "X: f16[512, 512]\nW: f16[512, 64]\nreturn softmax(X @ W)",
+    "normed columns": "X: f16[512, 256]\nW: f16[256, 128]\nG: f16[128]\nreturn rms_norm(X @ W, G)",
+    "largest of a batch": "X: f16[4, 256, 512]\nW: f16[4, 512, 128]\nreturn max(X @ W, 2)",
+    "largest of columns": "X: f16[256, 512]\nW: f16[512, 128]\nreturn max(X @ W, 0)",
+    "f32, largest of rows": "X: f32[256, 512]\nW: f32[512, 128]\nreturn max(X @ W, 1)",
 }
 HANGING = {
     f"attention, {name}": text.replace("512", "577") for name, text in (
@@ -95,10 +101,16 @@ HANGING = {
     )
 }  # fmt: skip
 """Tiles hang over the ends of rows and keys."""
+FOLDED = {
+    "logsumexp": "X: f16[512, 128]\nW: f16[1024, 128]\nreturn logsumexp(X @ W.T)",
+    "logsumexp, odd": "X: bf16[512, 128]\nW: bf16[1009, 128]\nreturn logsumexp(X @ W.T)",
+    "activated, times a vector": "X: f16[512, 256]\nW: f16[256, 1024]\nb: f16[1024]\nreturn sum(relu(X @ W) * b, -1)",
+}
+"""Blocks share the columns of a row, a second kernel takes what they have folded."""
 SPECIALISED = {
     "linear", "stored turned", "gated", "batch", "f32", "f32, gated", "f32, by three", "f32, by three, odd rows", "f64",
     "odd rows", "attention", "grouped attention", "low rank", "low rank, activated", "one step",
-    "by its own transpose", "and itself",
+    "by its own transpose", "and itself", "softmax of all columns", "normed columns", "largest of a batch",
     *(f"attention, {name}" for name in (*MASKED, *BESIDE)),
 }  # fmt: skip
 
@@ -108,6 +120,23 @@ def searched(text: str) -> Prepared:
     graph = coalesced(parse(text).graph)
     counted = {values[0] for op, values in graph.definitions() if op.kind is OpKind.ARANGE}
     return prepare(Whole.of(graph).part(counted, graph.outputs).graph if counted else graph)
+
+
+def roles_of(tiles: Tiles, card: Target) -> Specialised | None:
+    """What is ranked of a kernel whose warps have roles."""
+    moved = traffic(tiles, tiles.sizes.total_blocks(), held_in_registers(tiles).fits, card, FITTED)
+    return with_roles(tiles, card, FITTED, moved.device)
+
+
+def assert_alike(roles: Specialised | None, block: BlockPlan, card: Target) -> None:
+    """What is ranked at one choice of sizes is what is planned."""
+    if roles is None or not roles.able[0]:
+        assert block.program is None
+        return
+    assert block.program is not None and validate(block.program, card) == ()
+    found = (roles.turns, roles.stages, roles.memory)
+    stages = max(ring.stages for ring in block.program.pipelines)
+    assert [float(n[0]) for n in found] == [turns(block.program, card), stages, block.program.shared_bytes]
 
 
 @shared_out
@@ -123,8 +152,7 @@ def test_ranking_and_planner_agree(name: str, share: int) -> None:
             for instance in instances(structure, prepared, card, 24, hanging):
                 ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
                 tiles = Tiles.of(prepared, kernel, sizes)
-                moved = traffic(tiles, tiles.sizes.total_blocks(), held_in_registers(tiles).fits, card, FITTED)
-                roles = with_roles(tiles, card, FITTED, moved.device)
+                roles = roles_of(tiles, card)
                 able = roles is not None and bool(roles.able[0])
                 seen[able] += 1
                 if (seen[able] - 1) % share:
@@ -134,16 +162,34 @@ def test_ranking_and_planner_agree(name: str, share: int) -> None:
                 except TargetError:  # more memory than estimated; never where warps have roles
                     assert not able
                     continue
-                if not able:
-                    assert block.program is None, instance.sizes
-                    continue
-                assert roles is not None and block.program is not None, instance.sizes
-                assert validate(block.program, card) == ()
-                found = (roles.turns, roles.stages, roles.memory)
-                stages = max(ring.stages for ring in block.program.pipelines)
-                assert [float(n[0]) for n in found] == [turns(block.program, card), stages, block.program.shared_bytes]
-                assert np.isclose(roles.us[0] + start_us(tiles, card, FITTED), instance.cost.us)
+                assert_alike(roles, block, card)
+                if able:
+                    assert roles is not None
+                    assert np.isclose(roles.us[0] + start_us(tiles, card, FITTED), instance.cost.us)
     assert seen.keys() == ({True, False} if name in SPECIALISED | HANGING.keys() else {False})
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_ranking_and_planner_agree_on_what_is_folded_in_tiles(name: str) -> None:
+    """Of the first kernels of two, where columns are shared by blocks."""
+    prepared, effort = searched(FOLDED[name]), EFFORTS["standard"]
+    seen: Counter[tuple[bool, bool]] = Counter()  # with roles, folded
+    for configuration in configurations(prepared, effort):
+        structures = explored(prepared, configuration, effort).structures
+        two = [s for s in structures if len(s.kernels) == 2 and s.kernels[0].loop is not None]
+        made = [outline(prepared, structure.kernels[0]).products for structure in two]
+        folding = [s for s, products in zip(two, made, strict=True) if products is not None and products.folded]
+        for structure in (*folding[:4], *two[:: max(1, len(two) // 8)]):
+            for instance in instances(structure, prepared, H200, 2, poor_axes(prepared)):
+                kernel, sizes = next(iter(numbered(structure, prepared, instance.sizes)))
+                roles = roles_of(Tiles.of(prepared, kernel, sizes), H200)
+                try:
+                    block = next(k for k in plan(instance.graph, H200).kernels if k is not None)
+                except TargetError:
+                    continue
+                assert_alike(roles, block, H200)
+                seen[roles is not None and bool(roles.able[0]), structure in folding] += 1
+    assert min(seen[True, True], seen[True, False], seen[False, False]) > 0
 
 
 def test_what_masks_leave_out_takes_no_time() -> None:

@@ -23,7 +23,6 @@ from mirage_nb.search.sizes.layouts import stored
 from mirage_nb.search.structure import KernelStructure, Source, Step
 from mirage_nb.tile.attention import KEYS, AttentionBlock, find_attention, weights_are_f32
 from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, find_product
-from mirage_nb.tile.sketch import REDUCTIONS
 from mirage_nb.tile.widen import is_multiplied, over
 
 PARTS = 2
@@ -219,12 +218,11 @@ def _made(block: BlockGraph) -> Iterator[tuple[Op, tuple[int, ...]]]:
 
 
 def _roles(made: _Writer, numbers: Sequence[int]) -> tuple[ProductBlock | None, Chain | None]:
-    """What blocks with roles can compute of a kernel, where operands are matrices: products and nothing that reduces,
+    """What blocks with roles can compute of a kernel, where operands are matrices: products and what is folded of them,
     or two products."""
     prepared, kernel = made.prepared, made.kernel
     kinds = Counter(op.kind for op in made.block.ops)
-    multiplies, chains = kinds.keys().isdisjoint(REDUCTIONS), kinds[OpKind.MATMUL] == 2
-    if kernel.loop is None or not kinds[OpKind.MATMUL] or not (multiplies or chains):
+    if kernel.loop is None or not kinds[OpKind.MATMUL]:
         return None, None
     lead = {
         name.axis
@@ -238,10 +236,10 @@ def _roles(made: _Writer, numbers: Sequence[int]) -> tuple[ProductBlock | None, 
         return None, None
     matrices = _Writer.of(prepared, kernel, [1 if a in lead else n for a, n in enumerate(numbers)]) if lead else made
     block = matrices.travelling()
-    product = find_product(block, frozenset()) if multiplies else None
+    product = find_product(block, frozenset())
     if product is not None and _turned(matrices, product):
         product = None
-    chains = chains and product is None and kernel.loop not in kernel.grid
+    chains = kinds[OpKind.MATMUL] == 2 and product is None and kernel.loop not in kernel.grid
     attention = find_attention(block, frozenset()) if chains else None
     return product, None if attention is None else _chain(matrices, attention)
 

@@ -98,7 +98,8 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
         streamed[moved.tensor, moved.extents] = _panels(lines, dtype)
     able = able & rules.low_fits(rows, columns, len(made.sums), len(made.low) * low)
     main = rows - rules.few(rows)
-    able = able & rules.fits(rows, columns, depth, len(made.sums), dtype.size, apart(target.precision, dtype))
+    doubled = apart(target.precision, dtype)
+    able = able & rules.fits(rows, columns, depth, len(made.sums), dtype.size, doubled, made.folded)
     stage = sum(streamed.values(), nothing)
     cycles, rests = nothing, nothing
     if dtype not in HALVES:

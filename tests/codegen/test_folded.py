@@ -1,0 +1,146 @@
+"""Products of many rows whose columns are folded where they lie: right on the CPU edition, also beside whole tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from mirage_nb.codegen import emit
+from mirage_nb.ir import AccumKind, DType, KernelGraph, OpKind
+from mirage_nb.optimize import plan
+from mirage_nb.runtime.execution.compile import compile_cubin
+from mirage_nb.targets import TARGETS
+from mirage_nb.tile.program import Reduce, Store
+from mirage_nb.tile.validate import validate
+from tests.codegen.test_specialised import check
+from tests.mugraphs import Block, one_kernel, tensor
+
+H200 = TARGETS["h200"]
+FEW = replace(H200, multiprocessors=3)
+"""Three blocks walk over all points."""
+Behind = Callable[[Block, int], list[int]]
+"""What is saved of an accumulator."""
+
+
+def folded(
+    behind: Behind, m: int = 256, k: int = 128, n: int = 256, rows: int = 128, columns: int = 64, *,
+    dtype: DType = DType.F16, batch: int = 1, held: Sequence[tuple[int, ...]] = (),
+) -> KernelGraph:  # fmt: skip
+    """What `behind` makes of X @ W.T in tiles of rows x columns: one number a row and tile of columns, or all of it.
+    held: shapes of operands 2, 3, ... in front of batches."""
+    lead = (batch,) if batch > 1 else ()
+    args = [tensor((*lead, m, k), dtype), tensor((*lead, n, k), dtype), *(tensor(shape, dtype) for shape in held)]
+    b = Block(tuple(args), (*lead, m // rows, n // columns), k // 64)
+    at = len(lead)
+    free = (0,) * at
+    x, w = b.read(0, (*free, at, None), at + 1), b.read(1, (*free, None, at), at + 1)
+    c = b.accum(b.op(OpKind.MATMUL, x, b.transpose(w, *range(at), at + 1, at)))
+    for value in behind(b, c):
+        shape = b.graph.types[value].shape
+        if shape[-1] > 1:
+            b.save(value, (*free, at, at + 1))
+        else:
+            b.save(b.reshape(value, *(1,) * at, 1, *shape[at:]), (*free, at + 1, at))
+    return one_kernel("X W U V R"[: 2 * len(args) - 1], b)
+
+
+def vector(b: Block, arg: int) -> int:
+    """A held operand with an element for every column."""
+    return b.accum(b.read(arg, (None, 0)), kind=AccumKind.HOLD)
+
+
+def shifted(b: Block, c: int) -> tuple[int, int]:
+    """Exponentials below the largest element of a row, and that one."""
+    top = b.max(c, 1)
+    return b.op(OpKind.EXP, b.op(OpKind.SUB, c, top)), top
+
+
+def exponentials(b: Block, c: int) -> list[int]:
+    weights, top = shifted(b, c)
+    return [top, b.sum(weights, 1)]
+
+
+def batches(b: Block, c: int) -> list[int]:
+    return [b.sum(b.op(OpKind.SQR, c), 2)]
+
+
+def activated(b: Block, c: int) -> list[int]:
+    hidden = b.op(OpKind.RELU, b.op(OpKind.ADD, c, vector(b, 2)))
+    return [b.sum(b.op(OpKind.MUL, hidden, vector(b, 3)), 1)]
+
+
+def softmax(b: Block, c: int) -> list[int]:
+    weights, _ = shifted(b, c)
+    return [b.op(OpKind.DIV, weights, b.sum(weights, 1))]
+
+
+def normed(b: Block, c: int) -> list[int]:
+    """A norm of rows with a gain, a residual, and the sums of squares by themselves."""
+    total = b.sum(b.op(OpKind.SQR, c), 1)
+    mean = b.op(OpKind.ADD, b.op(OpKind.MUL, total, b.const(Fraction(1, 96))), b.const(Fraction(1, 1000)))
+    out = b.op(OpKind.MUL, b.op(OpKind.DIV, c, b.op(OpKind.SQRT, mean)), vector(b, 2))
+    return [b.op(OpKind.ADD, out, b.accum(b.read(3, (0, 1)), kind=AccumKind.HOLD)), total]
+
+
+def distances(b: Block, c: int) -> list[int]:
+    """The largest of what is less than a number of each row, and a matrix, at every place."""
+    rows = b.accum(b.read(2, (0, None)), kind=AccumKind.HOLD)
+    matrix = b.accum(b.read(3, (0, 1)), kind=AccumKind.HOLD)
+    return [b.max(b.op(OpKind.SUB, b.op(OpKind.MUL, c, matrix), rows), 1)]
+
+
+NAMED: dict[str, KernelGraph] = {
+    "maxima and sums of exponentials": folded(exponentials),
+    "maxima, all columns, bf16": folded(lambda b, c: [b.max(c, 1)], rows=64, columns=256, dtype=DType.BF16),
+    "sums of 48 columns": folded(lambda b, c: [b.sum(c, 1)], 192, 128, 96, 192, 48),
+    "sums of squares of batches": folded(batches, 128, 64, 64, 64, 32, batch=2),
+    "activated, times a vector": folded(activated, 256, 128, 128, 256, 64, held=((128,), (128,))),
+    "softmax of all columns": folded(softmax, 128, 128, 96, 128, 96),
+    "norm of all columns, its sums": folded(normed, 128, 64, 96, 64, 96, held=((96,), (128, 96))),
+    "weights of tiles, their maxima": folded(lambda b, c: [*shifted(b, c)], 128, 64, 128, 64, 64),
+    "a matrix and numbers of rows": folded(distances, 128, 64, 128, 64, 64, held=((128, 1), (128, 128))),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named(name: str) -> None:
+    (kernel,) = plan(NAMED[name], FEW).kernels
+    assert kernel is not None and kernel.program is not None and validate(kernel.program, FEW) == ()
+    assert any(isinstance(s, Reduce) for s in kernel.program.every)
+    check(NAMED[name], FEW, checked=name.startswith(("maxima and", "norm")))
+
+
+def test_one_lane_of_a_row_stores_what_it_has_folded() -> None:
+    """Nothing as long as the tile leaves a block."""
+    graph = NAMED["maxima and sums of exponentials"]
+    (kernel,) = plan(graph, FEW).kernels
+    assert kernel is not None and kernel.program is not None
+    stored = [s.target for s in kernel.program.every if isinstance(s, Store)]
+    assert [kernel.program.tile(name).shape for name in stored] == [(4, 256, 1)] * 2
+    source = emit(graph, FEW).source
+    assert source.count("if (lane % 4 == 0)") == len(stored) and "quad_transpose" not in source
+
+
+@pytest.mark.parametrize("graph", [
+    folded(lambda b, c: [b.sum(c, 1)], dtype=DType.F32),  # lanes of such products share rows otherwise
+    folded(lambda b, c: [b.sum(c, 1)], 130, 64, 128, 65, 128),  # plain cores have a row of them
+    folded(lambda b, c: [b.sum(c, 0)], 64, 64, 64, 64, 64),  # of rows, which warps share
+    folded(lambda b, c: [b.sum(b.sum(c, 1), 0)], 64, 64, 64, 64, 64),
+])  # fmt: skip
+def test_other_folds_pass_through_shared_memory(graph: KernelGraph) -> None:
+    (kernel,) = plan(graph, FEW).kernels
+    assert kernel is not None and kernel.program is None
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(128, 256), (256, 128), (64, 256)])
+@pytest.mark.parametrize("behind", [exponentials, activated, softmax])
+def test_no_spills_and_no_warnings(rows: int, columns: int, behind: Behind) -> None:
+    n = columns if behind is softmax else 4096
+    graph = folded(behind, 4096, 1024, n, rows, columns, held=((n,), (n,)) if behind is activated else ())
+    cubin = compile_cubin(emit(graph, H200).source, "sm_90a")
+    (usage,) = cubin.usage.values()
+    assert usage.spill_store_bytes == usage.spill_load_bytes == usage.stack_bytes == 0
+    assert "warning" not in cubin.log and "serialized" not in cubin.log, cubin.log
