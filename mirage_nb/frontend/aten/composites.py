@@ -6,22 +6,17 @@ language of the same name becomes.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Sequence
-from fractions import Fraction
+from dataclasses import replace
 from typing import Any
 
 from mirage_nb.frontend.aten.borrowed import borrowed
 from mirage_nb.frontend.aten.folds import variance
-from mirage_nb.frontend.aten.masks import triangle
 from mirage_nb.frontend.aten.pointwise import ROWS as POINTWISE
-from mirage_nb.frontend.aten.products import product, transposed
+from mirage_nb.frontend.aten.products import slim
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, narrowest, number
-from mirage_nb.ir.dtypes import LARGEST
-from mirage_nb.ir.ops import OpKind
-from mirage_nb.lang import constants, lowering, masks, norms, reductions, views
-from mirage_nb.lang.builder import Builder, Infinity, Term, Value
-from mirage_nb.lang.constants import Number
+from mirage_nb.lang import lowering, norms, reductions, views
+from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.ranges import bounds, raised
 
 
@@ -73,43 +68,12 @@ def attention(
     """softmax(q @ k.T * scale + mask) @ v; fewer heads of keys than of queries are shared in turn."""
     if dropout_p:
         raise Left("random numbers")
-    b = at.b
-    q, k, v = at.tensor(query), at.tensor(key), at.tensor(value)
-    mask = None if attn_mask is None else at.tensor(attn_mask)
-    if len(b.shape(q)) > 3 and b.shape(q)[-3] != b.shape(k)[-3]:
-        kept = b.shape(k)[-3]
-        q, mask = _grouped(b, q, kept), None if mask is None else _grouped(b, mask, kept)
-        k, v = (views.reshaped(b, x, (*b.shape(x)[:-2], 1, *b.shape(x)[-2:])) for x in (k, v))
-    root = constants.power(Number.of(b.shape(q)[-1]), Number.of(Fraction(-1, 2)))
-    scores = lowering.multiply(b, product(b, q, transposed(b, k)), root if scale is None else number(scale))
-    logical = at.logical(attn_mask) is not None
-    if mask is not None:
-        scores = masks.where(b, mask, scores, Infinity(-1)) if logical else lowering.add(b, scores, mask)
-    scores = b.tensor(scores, "attention")
-    if is_causal:
-        rows, columns = b.shape(scores)[-2:]
-        seen = triangle(b, rows, columns, 0, ast.GtE)
-        scores = b.tensor(masks.where(b, seen, scores, Infinity(-1)), "attention")
-    weights = b.tensor(norms.softmax(b, scores, len(b.shape(scores)) - 1), "attention")
-    made = product(b, weights, v)
-    if mask is not None:  # who may look at nothing sees zeros
-        most: Term = reductions.folded(b, OpKind.MAX, mask, (len(b.shape(mask)) - 1,))
-        any_seen = most if logical else masks.comparison(ast.GtE)(b, most, number(-LARGEST[b.dtype(mask)]))
-        made = b.tensor(masks.where(b, b.tensor(any_seen, "attention"), made, lowering.ZERO), "attention")
-    return views.reshaped(b, made, at.shape)
-
-
-def _grouped(b: Builder, x: Value, kept: int) -> Value:
-    """Heads side by side that share a head of keys: an axis of their own; what is the same for all heads stays so."""
-    narrow = narrowest(b, x)
-    x = narrow if b.shape(narrow)[-3:-2] == (1,) else x
-    *lead, rows, depth = b.shape(x)
-    if not lead:
-        return x
-    heads = lead.pop()
-    if heads > 1 and heads % kept:
-        raise Left(f"{heads} heads of queries share {kept} of keys")
-    return views.reshaped(b, x, (*lead, *((1, 1) if heads == 1 else (kept, heads // kept)), rows, depth))
+    b, (q, k, v) = at.b, (at.tensor(x) for x in (query, key, value))
+    shared = len(b.shape(q)) > 3 and b.shape(q)[-3] != b.shape(k)[-3]
+    given = (query, key, value) if shared else (Held(slim(b, q)), key, Held(slim(b, v)))
+    mask = None if attn_mask is None else replace(attn_mask, term=narrowest(b, at.tensor(attn_mask)))
+    made = borrowed("_attended")(at, *given, mask, is_causal, scale, shared, True)
+    return views.reshaped(b, b.tensor(made, "attention"), at.shape)
 
 
 def _flash(

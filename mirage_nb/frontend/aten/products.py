@@ -17,10 +17,10 @@ from mirage_nb.lang.builder import Builder, Term, Value
 
 def product(b: Builder, x: Value, y: Value) -> Value:
     """x @ y over the last two axes; leading axes broadcast by themselves."""
-    return b.tensor(lowering.matmul(b, _slim(b, x), _slim(b, y)), "@")
+    return b.tensor(lowering.matmul(b, slim(b, x), slim(b, y)), "@")
 
 
-def _slim(b: Builder, x: Value) -> Value:
+def slim(b: Builder, x: Value) -> Value:
     """x without what was repeated along its leading axes; these broadcast, the last two do not."""
     slim = narrowest(b, x)
     return slim if b.shape(slim)[-2:] == b.shape(x)[-2:] else x
