@@ -210,7 +210,7 @@ F.avg_pool2d(I, 3, 3, ceil_mode=True) | F.avg_pool2d(I, 3, 2, 1, True, count_inc
 F.avg_pool2d(I, 3, 2, 1, count_include_pad=False) | F.avg_pool2d(I, 3, 2, 1, True, divisor_override=5)
 F.cosine_embedding_loss(X, Y, torch.sign(d), margin=0.25) | F.hinge_embedding_loss(X, torch.sign(Y))
 F.multilabel_soft_margin_loss(X, torch.sigmoid(Y)) | F.local_response_norm(I, 3, beta=0.5)
-torch.addr(S, v, u, alpha=2) | torch.addmv(c, X, v)
+torch.addr(S, v, u, alpha=2) | torch.addmv(c, X, v) | torch.addbmm(X[:, :4], N, M, beta=2, alpha=0.5)
 np.vecdot(X, Y) | torch.hsplit(X, 2)[1] * 2 | np.vsplit(X, 2)[1] * 2 | np.hsplit(v, 3)[0] * 2
 np.blackman(6) * v | torch.blackman_window(6) * v | torch.hamming_window(6) * v | np.indices((4, 6))[1] * X
 X.new_full((4, 6), 0.5) * X | np.diff(X, axis=1, prepend=0.0) | np.diff(v, append=v[-1]) | np.diff(X, n=2, prepend=Y)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mirage_nb.frontend.aten.terms import At, Held, Left, Row
-from mirage_nb.lang import lowering, masks, views
+from mirage_nb.lang import views
 from mirage_nb.lang.builder import Extremes, Infinity, Nothing, Result, Term, Text, Value, is_tensor
 from mirage_nb.lang.calls import call
 from mirage_nb.lang.constants import Number
@@ -96,27 +96,6 @@ def _convolution(
     return borrowed(f"conv{rank}d")(at, x, weight, bias, step, edge, gap, groups)
 
 
-def _folded(at: At, x: Any, size: Sequence[int], kernel: Any, gap: Any, edge: Any, step: Any) -> Term:
-    """fold: windows are added up where they lie, as a transposed convolution with each place of the window does."""
-    b, taps = at.b, kernel[0] * kernel[1]
-    reach = [n + 2 * p - g * (k - 1) - 1 for n, k, g, p in zip(size, kernel, gap, edge, strict=True)]
-    counts, more = zip(*((n // s + 1, n % s) for n, s in zip(reach, step, strict=True)), strict=True)
-    windows = views.reshaped(b, at.tensor(x), (math.prod(at.shape[:-2]), taps, *counts))
-    ones = b.tensor(masks.diagonal(b, taps), "fold")
-    places = views.reshaped(b, b.tensor(lowering.cast(b.dtype(windows))(b, ones), "fold"), (taps, 1, *kernel))
-    made = borrowed("conv_transpose2d")(at, Held(windows), Held(places), None, step, edge, list(more), 1, gap)
-    return views.reshaped(b, b.tensor(made, "fold"), at.shape)
-
-
-def _windows(at: At, x: Any, axis: int, size: int, step: int) -> Term:
-    """unfold: windows of an axis, each along a new last one."""
-    value = at.tensor(x)
-    along = at.axis(value, axis)
-    count = (at.b.shape(value)[along] - size) // step + 1
-    windows = tuple(views.sliced(at.b, value, along, n, count, step) for n in range(size))
-    return views.stacked(at.b, windows, len(at.shape))
-
-
 def _rows(names: str) -> dict[str, Row]:
     return {f"aten.{name}": borrowed(name.partition(".")[0]) for name in names.split()}
 
@@ -144,11 +123,11 @@ WHOLE: dict[str, Row] = {
     **_rows("fmax.default fmin.default atan2.default"),
     **{f"aten.{name}.default": several(name) for name in ("cummax", "cummin")},
     "aten.convolution.default": _convolution,
-    "aten.col2im.default": _folded,
+    "aten.col2im.default": borrowed("_fold"),
     "aten._cdist_forward.default": lambda at, x, y, order, *_: borrowed("cdist")(at, x, y, order),
     "aten._pdist_forward.default": lambda at, x, order=2.0: borrowed("pdist")(at, x, order),
     **{f"aten.div.{kind}_mode": borrowed("divide") for kind in ("Tensor", "Scalar")},
-    "aten.unfold.default": _windows,
+    "aten.unfold.default": borrowed("_strips"),
     "aten.pad.default": lambda at, x, amounts, mode="constant", value=None: borrowed("pad")(
         at, x, amounts, mode, 0 if value is None else value
     ),

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mirage_nb.frontend.aten.borrowed import borrowed
+from mirage_nb.frontend.aten.borrowed import borrowed, first
 from mirage_nb.frontend.aten.folds import variance
-from mirage_nb.frontend.aten.pointwise import ROWS as POINTWISE
 from mirage_nb.frontend.aten.products import slim
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, narrowest, number
 from mirage_nb.lang import lowering, norms, reductions, views
@@ -103,25 +102,12 @@ def _power(at: At, x: Any, exponent: Any) -> Term:
     return raised(at.b, value, at.term(exponent))
 
 
-def _quantised(at: At, x: Any, scale: Any, zero: Any, low: int, high: int) -> Result:
-    """The nearest of so many steps; where it was within them has no term."""
-    b, (step, middle) = at.b, (at.term(one) for one in (scale, zero))
-    place = lowering.add(b, borrowed("round")(at, Held(lowering.divide(b, at.tensor(x), step))), middle)
-    kept = POINTWISE["aten.clamp.default"](at, Held(place), low, high)
-    assert isinstance(kept, int)
-    return lowering.multiply(b, lowering.subtract(b, kept, middle), step), None
-
-
-def _channels(at: At, x: Any, scale: Any, zero: Any, axis: int, low: int, high: int) -> Result:
-    wide = tuple(n if d == axis % len(at.shape) else 1 for d, n in enumerate(at.shape))
-    step, middle = (Held(views.reshaped(at.b, at.tensor(one), wide)) for one in (scale, zero))
-    return _quantised(at, x, step, middle, low, high)
-
-
 WHOLE: dict[str, Row] = {
     "aten.pow.Tensor_Tensor": _power,
-    "aten.fake_quantize_per_tensor_affine_cachemask.default": _quantised,
-    "aten.fake_quantize_per_channel_affine_cachemask.default": _channels,
+    "aten.fake_quantize_per_tensor_affine_cachemask.default": first(borrowed("_fake_quantize")),
+    "aten.fake_quantize_per_channel_affine_cachemask.default": lambda at, x, scale, zero, axis, low, high: (
+        borrowed("_fake_quantize")(at, x, scale, zero, low, high, axis), None,
+    ),
 }
 ROWS: dict[str, Row] = {
     **{f"aten.{name}": _along(norms.softmax) for name in ("softmax.int", "_softmax.default")},

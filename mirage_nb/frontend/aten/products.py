@@ -41,16 +41,6 @@ def _plus(at: At, bias: Any, x: Any, y: Any, *, beta: float = 1, alpha: float = 
     return lowering.add(at.b, made, lowering.multiply(at.b, at.term(bias), number(beta)))
 
 
-def _summed(at: At, bias: Any, x: Any, y: Any, *, beta: float = 1, alpha: float = 1) -> Term:
-    """addbmm: the sum over a batch of products is one product along both."""
-    b, one, other = at.b, at.tensor(x), at.tensor(y)
-    batch, rows, depth = b.shape(one)
-    beside = views.reshaped(b, b.tensor(views.transpose(b, one, (1, 0, 2)), "addbmm"), (rows, batch * depth))
-    below = views.reshaped(b, other, (batch * depth, b.shape(other)[2]))
-    made = lowering.multiply(b, product(b, beside, below), number(alpha))
-    return lowering.add(b, made, lowering.multiply(b, at.term(bias), number(beta)))
-
-
 def _trilinear(at: At, x: Any, y: Any, z: Any, *placed: Sequence[int]) -> Term:
     """The product of three tensors, each without some axes of all, summed along some: of a bilinear layer."""
     *absent, summed = (set(axes) for axes in placed[:4])
@@ -92,7 +82,7 @@ ROWS: dict[str, Row] = {
     "aten.linear.default": _linear,
     "aten.addmm.default": _plus,
     "aten.baddbmm.default": _plus,
-    "aten.addbmm.default": _summed,
+    "aten.addbmm.default": borrowed("addbmm"),
     "aten.addmv.default": _plus,
     "aten._trilinear.default": _trilinear,
     "aten.einsum.default": lambda at, equation, tensors, **_: borrowed("einsum")(at, equation, *tensors),
