@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
 from mirage_nb.bench.programs import text
+from mirage_nb.interp.reference import evaluate
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.buffers import draw_sample
-from mirage_nb.verify.reals.float_gate import samples
+from mirage_nb.verify.reals.float_gate import Array, gate, samples
+from mirage_nb.verify.reals.hard_inputs import DRAWS
 from mirage_nb.verify.reals.ranges import Range, ranges, within
 
 HEAD = "X: f32[4, 8]\nY: f32[4, 8]\nM: bool[4, 8]\nreturn "
@@ -52,3 +56,18 @@ def test_numbers_are_moved_into_a_range() -> None:
     assert within(z, None) is z and (within(z, POSITIVE) > 0).all()
     assert {*within(z, TRUTH)} == {0, 1}
     assert (within(z, SHARE) > 0).all() and (within(z, SHARE) < 1).all()
+
+
+@pytest.mark.parametrize(("right", "wrong"), [
+    ("log(X + 9) + relu(X)", "log(X + 9) + X"),
+    ("log(X / Y)", "log(X / Y) + relu(-X)"),
+    ("atanh(X) + Y", "atanh(abs(X)) + Y"),
+])  # fmt: skip
+def test_a_kernel_meets_other_numbers_too(right: str, wrong: str) -> None:
+    """On positive numbers these were right."""
+    program, other = (parse(HEAD + returned).graph for returned in (right, wrong))
+
+    def run(inputs: Mapping[str, Array]) -> tuple[Array, ...]:
+        return evaluate(other, [inputs[i.name] for i in other.inputs])
+
+    assert gate(run, samples(program, names=DRAWS)).broken

@@ -106,6 +106,8 @@ is neither, while a kernel that has scaled the large ones before may have left t
 BETWEEN = frozenset([*DRAWS][1::2])
 """Where what only decides is no whole number either, some indices name no place, and what is chosen by is true as other
 numbers than 1."""
+BEYOND = frozenset({"all negative", "near-zero norms"})
+"""Where numbers are not moved to where logarithms and roots surely have values: that of X + 9 may have some elsewhere."""
 TRUE = (-2.0, 0.5, 1.0)
 """Whatever is not 0 is true."""
 
@@ -218,6 +220,8 @@ def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
     rng = np.random.default_rng([seed, *name.encode()])
     ways = DRAWS.get(name, DRAWS["normal"])
     whole, wanted = places(program), ranges(program)
+    if name in BEYOND:
+        wanted = {given: range_ for given, range_ in wanted.items() if range_ is Range.TRUTH}
     how = {"runs": True, "between": name in BETWEEN}
     inputs = {
         i.name: rounded(within(whole[i.name].drawn(rng, i.type.shape, **how), wanted.get(i.name)), i.type.dtype)
