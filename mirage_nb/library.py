@@ -19,8 +19,7 @@ from mirage_nb.search.session.findings import Explored
 from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.typed import typed
-from mirage_nb.verify.proof import with_proof
-from mirage_nb.verify.reals.twice import twice
+from mirage_nb.verify.proof import decided
 from mirage_nb.verify.trials import verify
 
 CANDIDATES = 8
@@ -146,13 +145,10 @@ def _verified(session: Stored) -> tuple[Candidate, ...]:
     """The same, with the verdict of this machine; what it measured elsewhere is forgotten."""
     best = []
     for candidate in _best(session):
-        verdict = verify(session.header.graph, candidate.graph)
+        pair = session.header.graph, candidate.graph
+        verdict = decided(verify(*pair), *pair, these_sizes=True)
         if not verdict.accepted:
-            verdict, _ = with_proof(verdict, session.header.graph, candidate.graph, these_sizes=True)
-        if not verdict.accepted:
-            raise StoreError(f"muGraph {candidate.digest[:8]} is {verdict.kind.value} here")
-        if why := twice(session.header.graph, candidate.graph):
-            raise StoreError(f"muGraph {candidate.digest[:8]}: {why}")
+            raise StoreError(f"muGraph {candidate.digest[:8]} is {verdict.kind.value} here: {verdict.note}")
         best.append(candidate.unmeasured(verdict=verdict, small=None, before=None))
     if not best:
         raise StoreError("it has no muGraph")

@@ -98,7 +98,7 @@ def test_the_first_few_that_are_not_accepted_are_kept_with_their_verdict(
 ) -> None:
     said = Verdict(kind, trials=1, witness=Witness(7, 0, (1, 2), "3", "4"), note="because")
     monkeypatch.setattr(worker, "screen", lambda *_, **__: said)
-    monkeypatch.setattr(worker, "with_proof", lambda verdict, *_: (verdict, None))
+    monkeypatch.setattr(worker, "decided", lambda verdict, *_: verdict)
     found = explore(tasks(tmp_path, "standard")[1]).findings
     counted = found.refuted if kind is VerdictKind.REFUTED else found.outside_lax
     assert not found.candidates and counted == found.structures > KEPT_REJECTED == len(found.rejected)

@@ -12,7 +12,6 @@ from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind
 from mirage_nb.ir.text import parse_graph, print_graph
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, configurations, prepare
-from mirage_nb.search.session import unsearched as unsearched_module
 from mirage_nb.search.session.channel import Channel, Moment
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.restored import verified_again
@@ -20,6 +19,7 @@ from mirage_nb.search.session.submission import submitted
 from mirage_nb.search.session.unsearched import unsearched
 from mirage_nb.search.session.worker import Task, explore
 from mirage_nb.targets import DEFAULT_TARGET, find_target
+from mirage_nb.verify.reals import twice as twice_module
 from mirage_nb.verify.reals.twice import twice
 
 HEAD = "X: f16[33, 64]\nv = rms_norm(X)\nreturn "
@@ -125,5 +125,5 @@ def test_what_is_put_together_unsearched_compares_nothing_so(text: str, monkeypa
     found = [candidate.graph for candidate in unsearched(program, target)]
     assert len(found) > 1
     assert not any(twice(program, graph) for graph in found)
-    monkeypatch.setattr(unsearched_module, "twice", lambda *pair: "it is")
+    monkeypatch.setattr(twice_module, "twice", lambda *pair: "it is")
     assert [candidate.graph for candidate in unsearched(program, target)] == found[:1]

@@ -18,7 +18,7 @@ from mirage_nb.tile.register_resident import holds
 from mirage_nb.verify.fields.drawn import is_small
 from mirage_nb.verify.files import describe, read_graph
 from mirage_nb.verify.proof import verify_and_prove
-from mirage_nb.verify.reals.twice import twice
+from mirage_nb.verify.reals.twice import computed_once
 from mirage_nb.verify.trials import TRIALS, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -50,13 +50,11 @@ def submitted(program: KernelGraph, text: str | KernelGraph, target: Target) -> 
             f"not verified: the program has {elements:,} elements, at most {MAX_ELEMENTS:,} can be tried",
             hint="submit it to a session of a smaller shape",
         )
-    verdict = _verdict(program, graph)
+    verdict = computed_once(_verdict(program, graph), program, graph)
     if verdict.kind is VerdictKind.REFUTED:
         raise VerificationError("it does not compute the program", hint=describe(verdict))
     if not verdict.accepted:
         raise VerificationError("it can be neither verified nor refuted", hint=describe(verdict))
-    if why := twice(program, graph):
-        raise VerificationError(why, hint="compare what was summed once")
     order = verdict.outputs or tuple(range(len(graph.outputs)))
     graph = graph.returning(tuple(graph.outputs[place] for place in order), program.output_names)
     instance = Instance({}, graph, written_cost(graph, target))

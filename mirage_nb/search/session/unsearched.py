@@ -39,8 +39,8 @@ from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import FREE, IsOver, never
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
-from mirage_nb.verify.proof import with_proof
-from mirage_nb.verify.reals.twice import twice
+from mirage_nb.verify.proof import decided
+from mirage_nb.verify.reals.twice import computed_once
 from mirage_nb.verify.trials import screen, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -80,10 +80,11 @@ def unsearched(
 def _fused(found: Composition, limits: Limits, seed: int, name: str) -> Candidate | None:
     """Library kernels with the rest fused; None where it has operators that limits exclude, rounding decides what it
     compares, or nobody can verify it."""
-    if limits.without & set(_named(found.instance.graph)) or twice(*found.small):
+    if limits.without & set(_named(found.instance.graph)):
         return None
-    verdict = screen(*found.small, seed=seed + 1)
-    if not verdict.accepted and not (verdict := judged(*found.small, seed)).accepted:
+    screened = screen(*found.small, seed=seed + 1)
+    verdict = computed_once(screened, *found.small) if screened.accepted else judged(*found.small, seed)
+    if not verdict.accepted:
         return None
     return Candidate.of(found.instance, name, found.assembly.operators, verdict, found.small)
 
@@ -110,10 +111,7 @@ def _named(graph: KernelGraph) -> Iterator[str]:
 
 def judged(program: KernelGraph, small: KernelGraph, seed: int, seconds: float = PROOF_SECONDS) -> Verdict:
     """What field trials say of a small pair, or a proof where they do not apply."""
-    verdict = verify(program, small, seed=seed + 1)
-    if not verdict.accepted and verdict.kind is not VerdictKind.REFUTED:  # beyond what random tests can say
-        verdict, _ = with_proof(verdict, program, small, seconds=seconds)
-    return verdict
+    return decided(verify(program, small, seed=seed + 1), program, small, seconds=seconds)
 
 
 def operators_of(program: KernelGraph) -> int:

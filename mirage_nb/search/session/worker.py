@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from mirage_nb.ir import KernelGraph
@@ -24,8 +24,7 @@ from mirage_nb.search.session.progress import Candidate, Rejected
 from mirage_nb.search.sizes.instantiate import poor_axes
 from mirage_nb.search.space import of_piece
 from mirage_nb.targets import Target
-from mirage_nb.verify.proof import with_proof
-from mirage_nb.verify.reals.twice import twice
+from mirage_nb.verify.proof import decided
 from mirage_nb.verify.trials import screen
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -194,12 +193,7 @@ class _Exploration:
         pair that it is about."""
         program, small = tiny(prepared, structure, overhanging)
         small = rewritten(small) if rewritten is not None else small
-        verdict = screen(program, small, seed=self._task.seed + 1)
-        if not verdict.accepted and verdict.kind is not VerdictKind.REFUTED:  # beyond what random tests can say
-            verdict, _ = with_proof(verdict, program, small)
-        if verdict.accepted and (why := twice(program, small)):
-            verdict = replace(verdict, kind=VerdictKind.UNDECIDED, note=why)
-        return verdict, program, small
+        return decided(screen(program, small, seed=self._task.seed + 1), program, small), program, small
 
     def _reject(self, structure: Structure, small: KernelGraph, verdict: Verdict, number: int) -> None:
         """Keep the first few, with what spoke against them."""

@@ -24,14 +24,14 @@ declare, `translate` unfolds the operators, `terms` are what they become: total 
 list of steps, each an axiom (`axioms`: data) with a term for each of its letters, applied to both terms wherever it
 fits, until they are the same; and what the muGraph needs so that it has a value has to hold by its form or because the
 program needs it, too (`signs`). `prover` finds the steps by directed rewriting (`rules`, `lattice`, `choices`,
-`exponentials`, `circle`, `known`); `checker` replays them and uses none of these. `steps` is the proof as data,
-`ladder` lifts verdicts. This is the verifier for programs outside of LAX of the paper's section 5: functions may be
-given properties, such as linearity or monotonicity.
+`compared`, `exponentials`, `circle`, `known`); `checker` replays them and uses none of these. `steps` is the proof as
+data, `ladder` lifts verdicts. This is the verifier for programs outside of LAX of the paper's section 5: functions may
+be given properties, such as linearity or monotonicity.
 """
 
 from mirage_nb.verify.proof.checker import check
-from mirage_nb.verify.proof.ladder import lifted, verify_and_prove, with_proof
+from mirage_nb.verify.proof.ladder import decided, lifted, verify_and_prove, with_proof
 from mirage_nb.verify.proof.prover import Unproved, prove
 from mirage_nb.verify.proof.steps import Proof, Step
 
-__all__ = ["Proof", "Step", "Unproved", "check", "lifted", "prove", "verify_and_prove", "with_proof"]
+__all__ = ["Proof", "Step", "Unproved", "check", "decided", "lifted", "prove", "verify_and_prove", "with_proof"]

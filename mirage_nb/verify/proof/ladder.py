@@ -16,6 +16,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.typed import typed
 from mirage_nb.verify.proof.prover import Unproved, prove
 from mirage_nb.verify.proof.steps import DEFINED, Proof
+from mirage_nb.verify.reals.twice import computed_once
 from mirage_nb.verify.trials import TRIALS, Progress, verify
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
@@ -91,6 +92,21 @@ def with_proof(
     if isinstance(found, Unproved):
         return replace(verdict, note="; ".join(filter(None, (verdict.note, str(found))))), None
     return lifted(verdict, found), found
+
+
+def decided(
+    verdict: Verdict,
+    program: KernelGraph,
+    candidate: KernelGraph,
+    *,
+    seconds: float = SECONDS,
+    these_sizes: bool = False,
+) -> Verdict:
+    """The verdict of random tests, lifted by a proof where they say nothing, as far as nothing of what is compared
+    hangs on rounding: whether a kernel may stand for the program. Arguments as of `with_proof`."""
+    if not verdict.accepted:
+        verdict, _ = with_proof(verdict, program, candidate, seconds=seconds, these_sizes=these_sizes)
+    return computed_once(verdict, program, candidate)
 
 
 def lifted(verdict: Verdict, proof: Proof) -> Verdict:

@@ -107,7 +107,7 @@ BETWEEN = frozenset([*DRAWS][1::2])
 """Where what only decides is no whole number either, some indices name no place, and what is chosen by is true as other
 numbers than 1."""
 BEYOND = frozenset({"all negative", "near-zero norms"})
-"""Where numbers are not moved to where logarithms and roots surely have values: that of X + 9 may have some elsewhere."""
+"""Where numbers are not moved to where logarithms and roots surely have values: that of X + 9 has some elsewhere."""
 TRUE = (-2.0, 0.5, 1.0)
 """Whatever is not 0 is true."""
 

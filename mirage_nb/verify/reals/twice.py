@@ -32,6 +32,7 @@ from mirage_nb.ir import (
 from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.verify.reals.conditioning import LINEAR, jumps
 from mirage_nb.verify.reals.hard_inputs import hard_inputs
+from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 Array = NDArray[Any]
 G = TypeVar("G", KernelGraph, BlockGraph, ThreadGraph)
@@ -69,6 +70,12 @@ def twice(program: KernelGraph, graph: KernelGraph) -> str:
                     if not (np.abs(found[asked] - want[asked]) <= least).all():
                         return "what a comparison reads is computed twice, and differs by a rounding"
     return ""
+
+
+def computed_once(verdict: Verdict, program: KernelGraph, graph: KernelGraph) -> Verdict:
+    """The verdict; undecided where what is equal over the reals hangs on the order of sums. Raises as `evaluate`."""
+    why = twice(program, graph) if verdict.accepted else ""
+    return replace(verdict, kind=VerdictKind.UNDECIDED, note=why) if why else verdict
 
 
 @functools.lru_cache(maxsize=16)
