@@ -11,6 +11,7 @@ from math import ceil, prod
 
 from mirage_nb.ir import DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
 from mirage_nb.ir.rewrite import Rewrite, saying
+from mirage_nb.predefined.reading import Reading
 from mirage_nb.tile.register_resident import LONGEST_COLUMN
 
 BLOCKS = 128
@@ -58,15 +59,13 @@ def _parts(program: KernelGraph, op: Op, value: int) -> int:
 
 def _cut(program: KernelGraph, parts: dict[int, int]) -> KernelGraph:
     """The program with these products in so many parts."""
-    maker = {value: op for op, values in program.definitions() for value in values}
+    reading = Reading(program)
 
     def side(made: Rewrite[KernelGraph], value: int, along: int, count: int) -> int:
         """An operand [2 dimensions], the one that is summed cut in parts, which stand in front."""
-        turned = maker[value] if value in maker else None
-        if turned is not None and isinstance(turned.attrs, TransposeAttrs):  # of the matrix as it lies
-            (value,), along = turned.inputs, 1 - along
-        else:
-            turned = None
+        turned = reading.transposed(value)
+        if turned is not None:  # of the matrix as it lies
+            value, along = turned, 1 - along
         shape = program.types[value].shape
         cut = (*shape[:along], count, shape[along] // count, *shape[along + 1 :])
         view = made.add(Op(OpKind.RESHAPE, made.places((value,)), ReshapeAttrs(cut)))

@@ -44,7 +44,7 @@ def parted(program: KernelGraph, least: int = LEAST_DEPTH) -> KernelGraph:
     def summed(made: Rewrite[KernelGraph], value: int, op: Op) -> int:
         *parts, right = found[value]
         starts = accumulate(depths[value], initial=0)
-        rows = (_part(made, program, right, -2, start, n) for start, n in zip(starts, depths[value], strict=False))
+        rows = (part(made, program, right, -2, start, n) for start, n in zip(starts, depths[value], strict=False))
         return _sum(made, zip(made.places(parts), rows, strict=True))
 
     return saying(program, found, summed)
@@ -116,7 +116,7 @@ def _cut(program: KernelGraph, parts: Mapping[int, int]) -> KernelGraph:
         left, right = op.inputs
         depth = _depth(program, op) // parts[value]
         starts = range(0, _depth(program, op), depth)
-        sides = ((_part(made, program, left, -1, n, depth), _part(made, program, right, -2, n, depth)) for n in starts)
+        sides = ((part(made, program, left, -1, n, depth), part(made, program, right, -2, n, depth)) for n in starts)
         return _sum(made, sides)
 
     return saying(program, parts, summed)
@@ -128,7 +128,7 @@ def _sum(made: Rewrite[KernelGraph], sides: Iterable[tuple[int, int]]) -> int:
     return reduce(lambda a, b: made.add(Op(OpKind.ADD, (a, b))), products)
 
 
-def _part(made: Rewrite[KernelGraph], program: KernelGraph, value: int, dim: int, start: int, extent: int) -> int:
+def part(made: Rewrite[KernelGraph], program: KernelGraph, value: int, dim: int, start: int, extent: int) -> int:
     """A part of a value along a dimension, counted from the last; of a matrix that is turned as it lies."""
     turned = next((op for op, values in program.definitions() if value in values), None)
     dim += len(program.types[value].shape)

@@ -13,8 +13,10 @@ from __future__ import annotations
 from functools import reduce
 from math import gcd
 
-from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, SliceAttrs, Trait, TransposeAttrs
+from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, Trait
 from mirage_nb.ir.rewrite import Rewrite, saying
+from mirage_nb.predefined.reading import Reading
+from mirage_nb.search.depths import part
 
 PARTS = 8
 """Parts of the matrices that share a row, at most: a thread has a row of each in flight."""
@@ -22,20 +24,16 @@ PARTS = 8
 
 def products(program: KernelGraph, most: int = 1) -> dict[int, tuple[int, ...]]:
     """Such products of a program, of so many rows at most: for each the rows, and the matrix as it lies."""
-    maker = {values[0]: op for op, values in program.definitions()}
-    return {value: found for value, op in maker.items() if (found := _operands(program, maker, op, most))}
+    reading = Reading(program)
+    return {v: found for op, (v, *_) in program.definitions() if (found := _operands(reading, op, most))}
 
 
 def layers(program: KernelGraph, most: int) -> dict[int, list[int]]:
     """Products of so many rows at most, of any matrix, by what has these rows, seen through reshapes: layers of it."""
-    maker = {values[0]: op for op, values in program.definitions()}
-    found: dict[int, list[int]] = {}
-    for value, op in maker.items():
-        if op.kind is OpKind.MATMUL and program.types[op.inputs[0]].shape[-2] <= most:
-            row = op.inputs[0]
-            while row in maker and maker[row].kind is OpKind.RESHAPE:
-                (row,) = maker[row].inputs
-            found.setdefault(row, []).append(value)
+    reading, found = Reading(program), dict[int, list[int]]()
+    for op, (value, *_) in program.definitions():
+        if op.kind is OpKind.MATMUL and reading.shape(op.inputs[0])[-2] <= most:
+            found.setdefault(reading.reshaped(op.inputs[0]), []).append(value)
     return found
 
 
@@ -101,32 +99,23 @@ def _met(program: KernelGraph, value: int) -> set[int]:
 def _cut(program: KernelGraph, parts: dict[int, int], most: int) -> KernelGraph:
     """The program with these products as those of so many parts of their matrix."""
     found = products(program, most)
-    maker = {values[0]: op for op, values in program.definitions()}
 
     def each(made: Rewrite[KernelGraph], value: int, op: Op) -> int:
-        row, matrix = made.places(found[value])
-        turned, rank = maker[op.inputs[1]], len(program.types[value].shape)
-        height = program.types[value].shape[-1] // parts[value]
-        results = []
-        for n in range(parts[value]):
-            part = made.add(Op(OpKind.SLICE, (matrix,), SliceAttrs(rank - 2, n * height, height)))
-            across = made.add(Op(OpKind.TRANSPOSE, (part,), turned.attrs))
-            results.append(made.add(Op(OpKind.MATMUL, (row, across))))
-        return reduce(lambda a, b: made.add(Op(OpKind.CONCAT, (a, b), DimAttrs(rank - 1))), results)
+        (row,), last = made.places(found[value][:1]), len(program.types[value].shape) - 1
+        height = program.types[value].shape[last] // parts[value]
+        columns = (part(made, program, op.inputs[1], -1, n * height, height) for n in range(parts[value]))
+        results = [made.add(Op(OpKind.MATMUL, (row, column))) for column in columns]
+        return reduce(lambda a, b: made.add(Op(OpKind.CONCAT, (a, b), DimAttrs(last))), results)
 
     return saying(program, parts, each)
 
 
-def _operands(program: KernelGraph, maker: dict[int, Op], op: Op, most: int) -> tuple[int, ...]:
+def _operands(reading: Reading, op: Op, most: int) -> tuple[int, ...]:
     """The few rows of a product, and the matrix whose rows they are multiplied with; nothing of another product."""
     if op.kind is not OpKind.MATMUL:
         return ()
-    row, turned = op.inputs
-    attrs = maker[turned].attrs if turned in maker else None
-    shape = program.types[row].shape
-    if not isinstance(attrs, TransposeAttrs) or shape[-2] > most or len(shape) != len(attrs.perm):
+    row, matrix = op.inputs[0], reading.transposed(op.inputs[1])
+    shape = reading.shape(row)
+    if matrix is None or shape[-2] > most or len(shape) != len(reading.shape(matrix)):
         return ()
-    *lead, first, second = attrs.perm
-    (matrix,) = maker[turned].inputs
-    straight = [*lead, second, first] == [*range(len(shape))] and program.types[matrix].shape[-2] > 1
-    return (row, matrix) if straight else ()
+    return (row, matrix) if reading.shape(matrix)[-2] > 1 else ()

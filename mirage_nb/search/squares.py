@@ -8,11 +8,11 @@ the program stays what it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
 
 from mirage_nb.ir import ConstAttrs, KernelGraph, Op, OpKind
 from mirage_nb.ir.rewrite import Rewrite, saying
+from mirage_nb.predefined.reading import Reading
 from mirage_nb.search.dims import folded_dim
 
 
@@ -44,40 +44,36 @@ def about_own(program: KernelGraph) -> KernelGraph:
 
 def _sums(program: KernelGraph) -> dict[int, tuple[int, int, int]]:
     """For each such sum the value whose squares it sums, the mean, and the sum of that value which the mean is of."""
-    maker = {value: op for op, values in program.definitions() for value in values}
-    found: dict[int, tuple[int, int, int]] = {}
-    for value, op in maker.items():
-        if op.kind is not OpKind.SUM or (away := squared(maker, op.inputs[0])) is None or away.kind is not OpKind.SUB:
+    reading, found = Reading(program), dict[int, tuple[int, int, int]]()
+    for op, (value, *_) in program.definitions():
+        if op.kind is not OpKind.SUM or (away := squared(reading, op.inputs[0])) is None or away.kind is not OpKind.SUB:
             continue
         row, mean = away.inputs
-        dim, shape, rank = folded_dim(op), program.types[mean].shape, len(program.types[row].shape)
+        dim, shape, rank = folded_dim(op), reading.shape(mean), len(reading.shape(row))
         shape = (*(1 for _ in range(rank - len(shape))), *shape)
-        behind = _folds_behind(maker, mean, row)
-        totals = [v for v in behind if (maker[v].inputs, maker[v].attrs) == ((row,), op.attrs)]
-        wide = program.types[row].shape == program.types[op.inputs[0]].shape
+        behind = _folds_behind(reading, mean, row)
+        totals = [v for v in behind if reading.folded(v, OpKind.SUM) == (row, dim)]
+        wide = reading.shape(row) == reading.shape(op.inputs[0])
         if totals and len(behind) > 1 and wide and len(shape) == rank and shape[dim] == 1:
             found[value] = row, mean, totals[0]
     return found
 
 
-def squared(maker: Mapping[int, Op], value: int) -> Op | None:
+def squared(reading: Reading, value: int) -> Op | None:
     """What makes the value whose square this is, if it is one."""
-    op = maker.get(value)
-    if op is None or not (op.kind is OpKind.SQR or (op.kind is OpKind.MUL and len({*op.inputs}) == 1)):
-        return None
-    return maker.get(op.inputs[0])
+    op = reading.op(value, OpKind.SQR, OpKind.MUL)
+    return reading.op(op.inputs[0]) if op is not None and len({*op.inputs}) == 1 else None
 
 
-def _folds_behind(maker: Mapping[int, Op], mean: int, row: int) -> list[int]:
+def _folds_behind(reading: Reading, mean: int, row: int) -> list[int]:
     """The sums that a mean of a value is taken by, one after the other; none of those that make this value."""
     found: list[int] = []
     front = [mean]
     while front:
-        op = maker.get(value := front.pop())
+        op = reading.op(value := front.pop(), OpKind.SUM, OpKind.MUL, OpKind.RESHAPE)
         if op is None or value == row:
             continue
         if op.kind is OpKind.SUM:
             found.append(value)
-        if op.kind in (OpKind.SUM, OpKind.MUL, OpKind.RESHAPE):
-            front += op.inputs
+        front += op.inputs
     return found

@@ -17,6 +17,7 @@ from fractions import Fraction
 
 from mirage_nb.ir import ConstAttrs, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, RunningAttrs
 from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.predefined.reading import Reading
 from mirage_nb.search.dims import folded_dim
 from mirage_nb.search.squares import squared
 from mirage_nb.tile.register_resident import LONGEST_COLUMN, held_elements
@@ -48,7 +49,7 @@ def folds(program: KernelGraph, longest: Longest) -> dict[int, tuple[int, ...]]:
     """What folds longer rows or columns: for each the value whose rows these are, or, where it is the squares about
     their mean, the value that has this mean."""
     rewriting = _Rewriting(program, longest)
-    return {value: rewriting.sources(op) for value, op in rewriting.maker.items() if rewriting.parts(op)}
+    return {value: rewriting.sources(op) for op, (value, *_) in program.definitions() if rewriting.parts(op)}
 
 
 def in_parts(program: KernelGraph, longest: Longest) -> KernelGraph:
@@ -64,7 +65,7 @@ class _Rewriting(Rewrite[KernelGraph]):
     def __init__(self, program: KernelGraph, longest: Longest) -> None:
         super().__init__(KernelGraph.start(*program.inputs))
         self.program, self.longest = program, longest
-        self.maker = {values[0]: op for op, values in program.definitions()}
+        self.reading = Reading(program)
         self.folds: dict[tuple[OpKind, int, int], int] = {}
 
     def made(self) -> KernelGraph:
@@ -156,39 +157,30 @@ class _Rewriting(Rewrite[KernelGraph]):
 
     def _centred(self, fold: Op) -> tuple[int, int] | None:
         """The row and its mean, if a sum is of the squares of how far its elements lie from it."""
-        away = squared(self.maker, fold.inputs[0]) if fold.kind is OpKind.SUM else None
+        reading = self.reading
+        away = squared(reading, fold.inputs[0]) if fold.kind is OpKind.SUM else None
         if away is None or away.kind is not OpKind.SUB:
             return None
         row, mean = away.inputs
-        scaled = self.maker.get(self._lined(mean))
-        if scaled is None or scaled.kind is not OpKind.MUL:
-            return None
-        made = (self.maker.get(self._lined(v)) for v in scaled.inputs)
-        kinds = {op.kind: op for op in made if op is not None}
-        total, factor = kinds.get(OpKind.SUM), kinds.get(OpKind.CONST)
-        if total is None or factor is None or total.attrs != fold.attrs or total.inputs != (row,):
-            return None
-        extent = self.program.types[row].shape[folded_dim(fold)]
-        exact = isinstance(factor.attrs, ConstAttrs) and factor.attrs.value == Fraction(1, extent)
-        return (row, mean) if exact else None
+        total, factor = reading.scaled(self._lined(mean)) or (mean, None)
+        dim = folded_dim(fold)
+        is_mean = reading.folded(self._lined(total), OpKind.SUM) == (row, dim)
+        return (row, mean) if is_mean and factor == Fraction(1, reading.shape(row)[dim]) else None
 
     def _below(self, fold: Op) -> int | None:
         """The row, if a sum is of the exponentials of how far its elements lie below the largest."""
-        raised = self.maker.get(fold.inputs[0])
-        away = self.maker.get(raised.inputs[0]) if raised is not None and raised.kind is OpKind.EXP else None
-        if fold.kind is not OpKind.SUM or away is None or away.kind is not OpKind.SUB:
+        raised = self.reading.op(fold.inputs[0], OpKind.EXP) if fold.kind is OpKind.SUM else None
+        away = self.reading.op(raised.inputs[0], OpKind.SUB) if raised is not None else None
+        if away is None:
             return None
         row, shift = away.inputs
-        top = self.maker.get(self._lined(shift))
-        found = top is not None and top.kind is OpKind.MAX and (top.inputs, top.attrs) == ((row,), fold.attrs)
-        return row if found else None
+        return row if self.reading.folded(self._lined(shift), OpKind.MAX) == (row, folded_dim(fold)) else None
 
     def _lined(self, value: int) -> int:
         """What a value is without leading dimensions of one element, along which it is repeated beside rows anyway."""
-        types = self.program.types
-        while (op := self.maker.get(value)) is not None and op.kind is OpKind.RESHAPE:
+        while (op := self.reading.op(value, OpKind.RESHAPE)) is not None:
             (source,) = op.inputs
-            own, before = types[value].shape, types[source].shape
+            own, before = self.reading.shape(value), self.reading.shape(source)
             spare = len(before) - len(own)
             if spare < 0 or before != (*(1 for _ in range(spare)), *own):
                 break
@@ -218,10 +210,8 @@ class _Rewriting(Rewrite[KernelGraph]):
     def _cut(self, row: int, dim: int, parts: int) -> int:
         """A value of the program with rows of its own for the parts, of what it is a view of."""
         shape = self.program.types[row].shape
-        while row in self.maker and self.maker[row].kind is OpKind.RESHAPE:
-            (row,) = self.maker[row].inputs
         cut = (math.prod(shape[:dim]) * parts, shape[dim] // parts, *shape[dim + 1 :])
-        return self._shaped(self.held[row], cut)
+        return self._shaped(self.held[self.reading.reshaped(row)], cut)
 
     def _gathered(self, value: int, row: int, dim: int, parts: int) -> int:
         """What the parts of the rows of a value of the program gave, side by side."""
