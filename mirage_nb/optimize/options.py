@@ -10,6 +10,8 @@ from mirage_nb.tile.schemes import KINDS_OF
 
 DEPENDENT_LAUNCH = 90
 """Compute capability from which on a kernel can wait for the one in front by itself."""
+AHEAD = (2, 4)
+"""Steps by which groups of warps begin one behind the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,10 @@ class Options:
     the card to it. spread: kernels that start early ask for so much shared memory that no multiprocessor takes more of
     their blocks than its share. specialised: products of many rows by persistent blocks whose warps have roles
     (`optimize.product_program`, sm_90a); `warps` and `stages` follow from the tiles then. precision: how such blocks
-    multiply f32: "f32" exactly, "tf32" or "3xtf32" (`tile.precision`) where the program's owner allows it. library: 0:
-    a library computes pre-defined operators one by one; n: several at once where it can (`mirage_nb.predefined`), in
-    the n-th of its ways, or the last one that it has.
+    multiply f32: "f32" exactly, "tf32" or "3xtf32" (`tile.precision`) where the program's owner allows it. ahead: by
+    how many steps of a product one group of such warps begins before the next, where columns are folded behind it: one
+    folds while another multiplies. library: 0: a library computes pre-defined operators one by one; n: several at once
+    where it can (`mirage_nb.predefined`), in the n-th of its ways, or the last one that it has.
     """
 
     warps: int = 8
@@ -41,6 +44,7 @@ class Options:
     precision: str = "f32"
     library: int = 0
     early: str = "some"
+    ahead: int = 0
 
     @property
     def compute_threads(self) -> int:
@@ -71,6 +75,7 @@ def all_options(target: Target) -> tuple[Options, ...]:
     chained = [replace(o, chained=True, spread=spread) for o in near for spread in (False, True)]
     able = target.capability >= DEPENDENT_LAUNCH
     alone = [replace(first, early=early) for early in ("none", "all") if able]
-    ways = dict.fromkeys((first, *alone, *allowed, plain, *others, Options(16, 4, target.tma), *wide, *chained))
+    turns = [replace(first, ahead=ahead) for ahead in AHEAD if first.specialised]
+    ways = dict.fromkeys((first, *alone, *turns, *allowed, plain, *others, Options(16, 4, target.tma), *wide, *chained))
     library = [replace(first, library=n) for n in (2, 3, 4, 0)]
     return (*(replace(way, library=1) for way in ways), *library)

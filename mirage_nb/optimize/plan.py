@@ -262,14 +262,15 @@ def as_planned(options: Options, planned: Plan) -> Options:
     precision = options.precision if composed else EXACT
     ways = max((len(match.launches) for match in planned.library), default=0)
     specialised, library = options.specialised and taken, min(options.library, ways)
-    return replace(options, specialised=specialised, library=library, precision=precision)
+    ahead = options.ahead if taken else 0
+    return replace(options, specialised=specialised, library=library, precision=precision, ahead=ahead)
 
 
 def _made(planned: Plan) -> object:
     """What a plan comes to: two of them that are equal here are emitted alike."""
 
     def alike(options: Options) -> Options:
-        return replace(options, chained=False, spread=False, precision=EXACT, early="some")
+        return replace(options, chained=False, spread=False, precision=EXACT, early="some", ahead=0)
 
     kernels = [k and replace(k, options=alike(k.options)) for k in planned.kernels]
     return tuple(kernels), tuple(o for k, o in zip(kernels, planned.overlaps, strict=True) if k is not None)
@@ -291,7 +292,7 @@ def plan_block(
     Raises TargetError."""
     literal_args = frozenset(literals or ())
     if options.specialised and private:
-        given = Given(outputs or block.output_types, literals or {}, options.precision, places)
+        given = Given(outputs or block.output_types, literals or {}, options.precision, places, options.ahead)
         program = _program(block, target, given)
         if program is not None:
             return _plan_program(block, program, options)

@@ -56,8 +56,10 @@ from mirage_nb.tile.program import (
     Statement,
     Store,
     Tile,
+    Turn,
     Until,
     Walk,
+    Yield,
     counted,
 )
 from mirage_nb.tile.rules import CAPABILITY, SHALLOWEST
@@ -78,12 +80,13 @@ ADDED = ""
 @dataclass(frozen=True, slots=True)
 class Given:
     """What a block graph does not say of itself: the types of its outputs, operands that are one number; how
-    products of f32 are to be computed; operands that number the places of an axis."""
+    products of f32 are to be computed; operands that number the places of an axis; `Options.ahead`."""
 
     outputs: tuple[TensorType, ...]
     numbers: Mapping[int, Fraction]
     precision: str = "f32"
     places: frozenset[int] = frozenset()
+    ahead: int = 0
 
 
 def product_program(made: ProductBlock, target: Target, given: Given) -> Program | None:
@@ -218,12 +221,21 @@ class _Planner(OnGrid):
         ]  # fmt: skip
         return (
             *(Clear(name) for name in (*self.accumulators.values(), *(f"c{value}" for value in rounded))),
-            replace(loop, body=(Await(RING), *products, Release(RING, self.scheme.behind))),
-            *([Release(RING)] if self.scheme.behind else []),
+            *self._steps(role, replace(loop, body=(Await(RING), *products, Release(RING, self.scheme.behind)))),
             *rounded.values(),
             *([replace(behind, body=(Await(ONCE), *late, Release(ONCE)))] if late else []),
             *self._epilogue(),
         )
+
+    def _steps(self, role: MathRole, loop: Loop) -> tuple[Statement, ...]:
+        """The loop over what is streamed; of folded columns, groups of warps take turns with its first steps."""
+        rest = (Release(RING),) if self.scheme.behind else ()
+        ring = self.tiles[next(iter(self.slots.values()))].stages
+        ahead = rules.ahead(self.given.ahead, loop.count, ring) if self.made.folded and role.parts > 1 else 0
+        if not ahead:
+            return (loop, *rest)
+        first, others = replace(loop, count=ahead), replace(loop, count=loop.count - ahead)
+        return (Turn(), first, *rest, Yield(), others, *rest)
 
     def _register(self, name: str, across: str, rows: int, columns: int, dtype: DType) -> None:
         self.tiles[name] = Tile(name, Place.REGISTER, (ROWS, across), (rows, columns), dtype, Layout.FRAGMENT)

@@ -141,6 +141,7 @@ class _Role:
         self.taken: dict[str, int] = {}
         self.stored: set[str] = set()
         self.turn = False
+        self.before: dict[str, int] = {}  # what was taken when the turn began
         self.steps = 0
 
     def run(self) -> Iterator[str | None]:
@@ -234,7 +235,10 @@ class _Role:
     def _turn(self, begins: bool) -> Iterator[str]:
         if self.role.parts < 2 or self.turn is begins:
             yield "turns that nobody waits for, or hands over"
-        self.turn = begins
+        for name, count in self.taken.items():
+            if self.turn and count - self.before.get(name, 0) > self.rings[name].stages:
+                yield f"a turn takes more stages of {name} than there are, and the next group holds them"
+        self.turn, self.before = begins, dict(self.taken)
 
     def _table(self, table: Table) -> Iterator[str]:
         if len(table.numbers) != self.places.counters.get(table.of, 0) or table.of not in self.places.bound:

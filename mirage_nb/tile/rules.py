@@ -142,6 +142,12 @@ def stages(nbytes: Extent, memory: Extent) -> Any:
     return np.minimum(DEEPEST, np.floor_divide(memory - RESERVED_BYTES, nbytes))
 
 
+def ahead(asked: int, steps: int, ring: int) -> int:
+    """Steps of a product that a group of warps may be ahead of the next one: what they hold is not loaded anew, and two
+    stages at least are."""
+    return max(0, min(asked, steps - 1, ring - 2))
+
+
 CHAINED_REGISTERS = {64: 192, 128: 192, 192: 128}
 """By the rows of a block's tile: of a thread, for scores, weights and result of two chained products."""
 DEEPEST_CHAINED = 4

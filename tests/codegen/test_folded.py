@@ -10,13 +10,16 @@ import pytest
 
 from mirage_nb.codegen import emit
 from mirage_nb.ir import AccumKind, DType, KernelGraph, OpKind
-from mirage_nb.optimize import plan
+from mirage_nb.optimize import default_options, plan, variants
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import Reduce, Store
+from mirage_nb.tile.program import Loop, Reduce, Store, Turn, Walk
 from mirage_nb.tile.validate import validate
+from tests.codegen.mugraphs import linear
+from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.codegen.test_specialised import check
 from tests.mugraphs import Block, one_kernel, tensor
+from tests.tile.lines import program_of, text_of
 
 H200 = TARGETS["h200"]
 FEW = replace(H200, multiprocessors=3)
@@ -122,6 +125,48 @@ def test_one_lane_of_a_row_stores_what_it_has_folded() -> None:
     assert [kernel.program.tile(name).shape for name in stored] == [(4, 256, 1)] * 2
     source = emit(graph, FEW).source
     assert source.count("if (lane % 4 == 0)") == len(stored) and "quad_transpose" not in source
+
+
+DEEP = folded(exponentials, 384, 512, 256, 192, 64)
+"""Three groups of warps."""
+
+
+@pytest.mark.parametrize(("graph", "steps"), [
+    (NAMED["activated, times a vector"], 1), (DEEP, 2), (DEEP, 4), (folded(exponentials, 256, 512, 512, 128, 256), 2),
+])  # fmt: skip
+def test_groups_of_warps_begin_one_behind_the_other(graph: KernelGraph, steps: int) -> None:
+    """As asked for, but so that two stages are loaded while a group waits for its turn."""
+    ways = {way.ahead: way for way in variants(graph, FEW)}
+    assert max(ways) == (4 if graph is DEEP else 2)
+    way = ways[max(steps, 2)]
+    (kernel,) = plan(graph, FEW, way).kernels
+    assert kernel is not None and kernel.program is not None and validate(kernel.program, FEW) == ()
+    body = next(s.body for s in kernel.program.statements("math") if isinstance(s, Walk))
+    turn = next(place for place, s in enumerate(body) if isinstance(s, Turn))
+    loop = body[turn + 1]
+    assert isinstance(loop, Loop) and loop.count == steps
+    emitted, inputs = emit(graph, FEW, way), draw(graph)
+    for how in WAYS:
+        for error in errors(graph, emitted, inputs, run(emitted, inputs, checked=True, **how)):
+            assert error < TOLERANCE[DType.F16], how
+
+
+def test_turns_that_take_all_stages_never_end() -> None:
+    """The next group hands none of them back, since it waits for its turn."""
+    (kernel,) = plan(DEEP, FEW, replace(default_options(FEW), ahead=4)).kernels
+    assert kernel is not None and kernel.program is not None
+    stages = max(ring.stages for ring in kernel.program.pipelines)
+    said = text_of(kernel.program).replace("k', count=8)", "k', count=12)").replace("512", "768")
+    assert stages == 7 and said.count("k', count=4)") == 2
+    for first, found in ((7, False), (8, True)):
+        changed = said.replace("k', count=4)", f"k', count={first})", 1)
+        changed = changed.replace("k', count=4)", f"k', count={12 - first})")
+        findings = validate(program_of(changed), FEW)
+        assert bool(findings) == found and all("the next group holds them" in text for text in findings), findings
+
+
+def test_what_is_stored_whole_takes_no_turns() -> None:
+    assert {way.ahead for way in variants(linear(256, 512, 256, 128, 128), H200)} == {0}
 
 
 @pytest.mark.parametrize("graph", [

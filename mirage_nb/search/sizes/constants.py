@@ -98,6 +98,9 @@ class Constants:
     """What a step of products takes beside its products or copies."""
     behind_operations: float = 10.0
     """As `vector_operations`, for an element in the registers of the products."""
+    folded_operations: float = 5.0
+    """The same where columns are folded there and nothing is stored: an instruction of all lanes counts as two, an
+    exponential as eighteen, so that the five operators of a logsumexp come to five each. Nobody has timed it."""
     chained_share: float = 0.99
     """Of the tensor rate, what chained products keep up while exponentials run beside them: an iteration of 128 rows,
     128 keys and a head of 128 took 1.51 us."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mirage_nb.ir import HALVES, DType
-from mirage_nb.search.sizes.anatomy import Chain, Numbers, Truths
+from mirage_nb.ir import HALVES, DType, OpKind
+from mirage_nb.search.sizes.anatomy import Chain, Numbers, Truths, largest
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
@@ -159,8 +159,7 @@ def _timed(
     step = constants.step_us
     looped = steps * ((turns - 1) * (np.maximum(full, copied) + step) + np.maximum(rest, copied) + step)
     operation = target.multiprocessors / (target.vector_rate * 1e6)
-    count = sum(tiles.elements[cell.value] for cell in tiles.outline.cells if cell.late and not cell.is_leaf)
-    values = turns * count * constants.behind_operations * operation
+    values = turns * _behind(tiles, constants) * operation
     moved = device / (target.device_bandwidth * 1e3)
     us = constants.latency_us + np.maximum(looped, moved) + values
     return Specialised(
@@ -168,6 +167,17 @@ def _timed(
         turns * steps * copied, values, moved, turn.stage * turn.stages + turn.rest, turn.stages,
         tiles.sizes.loop != np.maximum(steps - turn.more, 2),
     )  # fmt: skip
+
+
+def _behind(tiles: Tiles, constants: Constants) -> Numbers:
+    """Operations behind the products of a tile: its elements are stored, and those of each operator computed."""
+    late, none = [cell for cell in tiles.outline.cells if cell.late and not cell.is_leaf], np.zeros(tiles.shape)
+    if tiles.outline.products is None or not tiles.outline.products.folded:
+        return constants.behind_operations * sum((tiles.elements[cell.value] for cell in late), none)
+    stored = sum((tiles.elements[value] for value, _ in tiles.outline.saves), none)
+    made = [(cell.value, *cell.reads) for cell in late if cell.node.kind is not OpKind.ACCUM]
+    computed = sum((largest(tiles.elements[value] for value in values) for values in made), none)
+    return constants.behind_operations * stored + constants.folded_operations * computed
 
 
 def _step_us(target: Target, constants: Constants, turn: _Turn, running: Numbers | float) -> Numbers:
