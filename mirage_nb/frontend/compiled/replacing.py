@@ -59,8 +59,14 @@ def _keep(graph: torch.fx.Graph, node: Any, strides: list[int], kept: dict[Any, 
     wanted = value.new_empty_strided(value.shape, strides)
     plain = wanted.is_contiguous() and value.is_contiguous()
     if node.op == "call_function" and not plain and _is_dense(wanted) and node not in kept:
-        kept[node] = graph.call_function(inductor_prims.force_stride_order, (node, strides))
-        kept[node].meta["val"] = wanted
+        kept[node] = _forced(graph, node, wanted)
+
+
+def _forced(graph: torch.fx.Graph, node: Any, lying: torch.Tensor) -> Any:
+    """A node, lying as this tensor does."""
+    made = graph.call_function(inductor_prims.force_stride_order, (node, [*lying.stride()]))
+    made.meta["val"] = lying
+    return made
 
 
 def _show(graph: torch.fx.Graph, node: Any, shown: Any, kept: dict[Any, Any]) -> Any:
@@ -127,8 +133,7 @@ def _keep_lying(graph: torch.fx.Graph, moved: Sequence[Any]) -> None:
         if not seen or not known or node.target is inductor_prims.force_stride_order:
             continue
         with graph.inserting_after(node):
-            kept = graph.call_function(inductor_prims.force_stride_order, (node, [*value.stride()]))
-        kept.meta["val"] = value
+            kept = _forced(graph, node, value)
         for user in seen:
             user.replace_input_with(node, kept)
 
