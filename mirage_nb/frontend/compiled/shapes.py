@@ -8,15 +8,12 @@ stand in them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from mirage_nb.ir import DimAttrs, Input, KernelGraph, Op, OpKind, ReshapeAttrs, TransposeAttrs
+from mirage_nb.ir import Input, KernelGraph, Op, OpKind, TransposeAttrs
 from mirage_nb.ir.ops import OPS, Shape, Trait
 from mirage_nb.ir.rewrite import Rewrite
-
-Axis = tuple[int, int]
-"""A value, and one of its dimensions."""
+from mirage_nb.search.coalesced import coalesced
 
 
 def keeps_order(op: Op, shape: Shape) -> bool:
@@ -29,9 +26,8 @@ def keeps_order(op: Op, shape: Shape) -> bool:
 
 
 def as_computed(graph: KernelGraph) -> KernelGraph:
-    """The program with its inputs in the shape in which they are read, and without axes of extent 1 that only views
-    and operators of single elements or other axes know."""
-    return _as_read(_slim(graph))
+    """The program in as few dimensions as say it, with its inputs in the shape in which they are read."""
+    return _as_read(coalesced(graph))
 
 
 def as_priced(graph: KernelGraph) -> KernelGraph:
@@ -57,61 +53,6 @@ def as_priced(graph: KernelGraph) -> KernelGraph:
         if values[0] not in found or values[0] in constants:
             made.copy(op, values)
     return made.returning(graph)
-
-
-def _slim(graph: KernelGraph) -> KernelGraph:
-    """Without those axes."""
-    kept = _kept(graph)
-    shapes = [tuple(e for d, e in enumerate(t.shape) if (v, d) in kept) for v, t in enumerate(graph.types)]
-    inputs = (replace(i, type=replace(i.type, shape=shapes[v])) for v, i in enumerate(graph.inputs))
-    made = Rewrite(KernelGraph.start(*inputs))
-    for op, (value, *_) in graph.definitions():
-        first = op.inputs[0] if op.inputs else value
-        if op.kind is OpKind.RESHAPE and shapes[value] == shapes[first]:
-            made.held[value] = made.held[first]
-            continue
-        attrs = op.attrs
-        if op.kind is OpKind.RESHAPE:
-            attrs = ReshapeAttrs(shapes[value])
-        elif isinstance(attrs, DimAttrs):
-            attrs = DimAttrs(sum((first, d) in kept for d in range(attrs.dim)))
-        made.copy(replace(op, attrs=attrs), (value,))
-    return made.graph.returning(made.places(graph.outputs))
-
-
-def _kept(graph: KernelGraph) -> set[Axis]:
-    """The axes that stay: those that an operator needs, and those that are one with them."""
-    beside: dict[Axis, list[Axis]] = {(v, d): [] for v, t in enumerate(graph.types) for d in range(len(t.shape))}
-    needed = [(v, d) for v, d in beside if graph.types[v].shape[d] > 1 or d + 1 == len(graph.types[v].shape)]
-    for op, (value, *_) in graph.definitions():
-        traits = OPS[op.kind].traits
-        if isinstance(op.attrs, DimAttrs):
-            needed.append((value, op.attrs.dim))
-        if not traits & {Trait.ELEMENTWISE, Trait.REDUCTION} and op.kind is not OpKind.RESHAPE:
-            needed += [axis for axis in beside if axis[0] in (value, *op.inputs)]
-        for source in op.inputs:
-            for one, other in _alike(graph, op, source, value):
-                beside[one].append(other)
-                beside[other].append(one)
-    kept = set(needed)
-    while needed:
-        fresh = [axis for axis in beside[needed.pop()] if axis not in kept]
-        kept.update(fresh)
-        needed += fresh
-    return kept
-
-
-def _alike(graph: KernelGraph, op: Op, source: int, value: int) -> Iterator[tuple[Axis, Axis]]:
-    """Pairs of axes of an operand and of the result that go or stay together: counted from the last; of views, those
-    of extent 1 in front of the same longer axis."""
-    shape, wanted = graph.types[source].shape, graph.types[value].shape
-    one, other = len(shape) - 1, len(wanted) - 1
-    while one >= 0 and other >= 0:
-        if op.kind is OpKind.RESHAPE and (shape[one] == 1) != (wanted[other] == 1):
-            one, other = one - (shape[one] == 1), other - (wanted[other] == 1)
-            continue
-        yield (source, one), (value, other)
-        one, other = one - 1, other - 1
 
 
 def _as_read(graph: KernelGraph) -> KernelGraph:
