@@ -45,11 +45,6 @@ DEEP_IN_PARTS = "deep products summed in parts"
 COLUMNS_FUSED = "columns and long rows folded in parts"
 CROSSED_FUSED = "rows and parts of columns folded together"
 RUNNING_FUSED = "running sums fused"
-UNSEARCHED = frozenset(
-    {OWN_OPERATORS, LIBRARY_AND_FUSED, LIBRARY_KERNELS, ROWS_FUSED, PRODUCTS_FUSED, COLUMNS_FUSED, CROSSED_FUSED}
-    | {SUMS_APART, DEEP_IN_PARTS, RUNNING_FUSED}
-)
-"""The configurations of candidates that nobody searched for."""
 COMPOSED_ROWS = ("lookup", "attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
 fuses with what stands around them."""
@@ -259,6 +254,20 @@ RUNNING = Words(
     replace(COMPOSED, row=PART, column=SHARED),
 )
 """Running sums by the threads that hold rows, or share columns, as long as these are no longer."""
+COMPOSITIONS: Mapping[str, tuple[Sequence[str], Words | None]] = {
+    LIBRARY_AND_FUSED: ((), None),
+    LIBRARY_KERNELS: (COMPOSED_ROWS, None),
+    ROWS_FUSED: (COMPOSED_ROWS, ONE_ROW),
+    PRODUCTS_FUSED: (GENERATED_PRODUCTS, GENERATED),
+    SUMS_APART: (GENERATED_PRODUCTS, APART),
+    DEEP_IN_PARTS: (GENERATED_PRODUCTS, DEEP),
+    COLUMNS_FUSED: ((), COLUMNS),
+    CROSSED_FUSED: ((), CROSSED),
+    RUNNING_FUSED: ((), RUNNING),
+}
+"""Every composition by its name, in the order in which they are made: a library's kernels, and other words."""
+UNSEARCHED = frozenset({OWN_OPERATORS, *COMPOSITIONS})
+"""The configurations of candidates that nobody searched for."""
 
 
 def _said(program: KernelGraph, wordings: Sequence[Wording], seed: int) -> tuple[KernelGraph, list[Pair]]:

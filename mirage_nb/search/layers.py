@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search.axes import prepare
-from mirage_nb.search.composition import COMPOSED_ROWS, FEW, GENERATED, GENERATED_PRODUCTS, ONE_ROW, library_and_fused
+from mirage_nb.search.composition import COMPOSITIONS, FEW, PRODUCTS_FUSED, ROWS_FUSED, library_and_fused
 from mirage_nb.search.one_row import layers
 from mirage_nb.search.pieces import Piece, Whole, ordered
 from mirage_nb.search.sizes.coarse import coarse_us
@@ -56,6 +56,6 @@ def _one(program: KernelGraph, whole: Whole, some: Sequence[Piece], others: Sequ
 
 def _composed_us(program: KernelGraph, target: Target) -> Iterator[float]:
     """What a program takes whose products of few rows are composed, in one way after the other."""
-    for rows, said_as in ((GENERATED_PRODUCTS, GENERATED), (COMPOSED_ROWS, ONE_ROW)):
+    for rows, said_as in (COMPOSITIONS[PRODUCTS_FUSED], COMPOSITIONS[ROWS_FUSED]):
         if (found := library_and_fused(program, target, rows=rows, said_as=said_as)) is not None:
             yield found.instance.cost.us

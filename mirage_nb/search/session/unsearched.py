@@ -11,30 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mirage_nb.ir import AccumAttrs, BlockGraph, KernelGraph, ThreadGraph
-from mirage_nb.search.composition import (
-    APART,
-    COLUMNS,
-    COLUMNS_FUSED,
-    COMPOSED_ROWS,
-    CROSSED,
-    CROSSED_FUSED,
-    DEEP,
-    DEEP_IN_PARTS,
-    GENERATED,
-    GENERATED_PRODUCTS,
-    LIBRARY_AND_FUSED,
-    LIBRARY_KERNELS,
-    ONE_ROW,
-    OWN_OPERATORS,
-    PRODUCTS_FUSED,
-    ROWS_FUSED,
-    RUNNING,
-    RUNNING_FUSED,
-    SUMS_APART,
-    Composition,
-    library_and_fused,
-    own_operators,
-)
+from mirage_nb.search.composition import COMPOSITIONS, OWN_OPERATORS, Composition, library_and_fused, own_operators
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.partition import FREE, IsOver, never
 from mirage_nb.search.session.progress import Candidate
@@ -52,22 +29,10 @@ PROOF_SECONDS = 1.0
 def unsearched(
     program: KernelGraph, target: Target, limits: Limits = NO_LIMITS, seed: int = 0, is_over: IsOver = never
 ) -> Iterator[Candidate]:
-    """The program's own operators, then library products, more of a library's kernels, no products of one row, none at
-    all, generated ones that fold nothing else, deep ones in parts, none of long columns, and none of columns beside
-    rows, with the rest fused, where that is something else, and as long as there is time."""
+    """The program's own operators, then its compositions where these are something else, as long as there is time."""
     yield Candidate.of(own_operators(program, target), OWN_OPERATORS, operators_of(program), ITSELF)
     known = {program.digest()}
-    for name, rows, said_as in (
-        (LIBRARY_AND_FUSED, (), None),
-        (LIBRARY_KERNELS, COMPOSED_ROWS, None),
-        (ROWS_FUSED, COMPOSED_ROWS, ONE_ROW),
-        (PRODUCTS_FUSED, GENERATED_PRODUCTS, GENERATED),
-        (SUMS_APART, GENERATED_PRODUCTS, APART),
-        (DEEP_IN_PARTS, GENERATED_PRODUCTS, DEEP),
-        (COLUMNS_FUSED, (), COLUMNS),
-        (CROSSED_FUSED, (), CROSSED),
-        (RUNNING_FUSED, (), RUNNING),
-    ):
+    for name, (rows, said_as) in COMPOSITIONS.items():
         if is_over():
             return
         found = library_and_fused(program, target, limits, seed, rows, said_as, is_over)
