@@ -14,7 +14,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.buffers import decode, draw_sample
 from mirage_nb.verify.reals.float_gate import Array, as_written, compare, gate, samples
-from mirage_nb.verify.reals.hard_inputs import finite_names
+from mirage_nb.verify.reals.hard_inputs import DRAWS, finite_names
 from mirage_nb.verify.reals.rounding import rounded
 from tests.shares import crossed
 
@@ -149,3 +149,27 @@ def test_what_is_left_out_or_moved_by_one_is_told(dtype: str) -> None:
         ("mlp", swapped),
     ):  # fmt: skip
         assert "random" in refused_on(name, dtype, kernel)
+
+
+ENDS = {
+    "[8, 4096]": {
+        "softmax(X)": "exp(X - max(X)) / sum(exp(X - max(X))[:, {}], axis=1, keepdims=True)",
+        "max(X, axis=1)": "max(X[:, {}], axis=1)",
+        "min(X, axis=1)": "min(X[:, {}], axis=1)",
+        "logsumexp(X, axis=1)": "logsumexp(X[:, {}], axis=1)",
+        "sum(abs(X), axis=1)": "sum(abs(X)[:, {}], axis=1)",
+    },
+    "[4096, 8]": {"max(X, axis=0)": "max(X[{}], axis=0)", "sum(exp(X), axis=0)": "sum(exp(X)[{}], axis=0)"},
+    "[1024, 2, 4]": {"max(X, axis=0)": "max(X[{}], axis=0)"},
+    "[1, 8192]": {"max(X)": "max(X[:, {}])", "min(X)": "min(X[:, {}])", "sum(X * X)": "sum((X * X)[:, {}])"},
+    "[8192]": {"max(X)": "max(X[{}])", "min(X)": "min(X[{}])"},
+}
+"""By shape, what leaves out one element of a long line, of all lines."""
+
+
+@crossed({"shape": ENDS, "kept": ("1:", ":-1"), "dtype": ("f16", "bf16")})
+def test_kernels_that_leave_out_an_end_of_a_long_line_are_wrong(shape: str, kept: str, dtype: str) -> None:
+    """Of thousands of elements that are alike one more or less is lost in what a half is rounded by."""
+    for right, wrong in ENDS[shape].items():
+        graph, other = (parse(f"X: {dtype}{shape}\nreturn {text}").graph for text in (right, wrong.format(kept)))
+        assert gate(lambda inputs, other=other: fused(other, inputs), samples(graph, names=DRAWS)).broken, right

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 HARD_ELEMENTS = 2**27
 """Elements of all hard inputs together: drawing them and computing what is right takes about 0.1 us for each."""
-HARD_ELEMENTS_CPU, HARD_CPU = 2**22, 9
+HARD_ELEMENTS_CPU, HARD_CPU = 2**22, 10
 """The same without a GPU, and the largest number of hard inputs there: kernels take long on the CPU edition."""
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 0.5

@@ -8,6 +8,7 @@ what is compared as these are is whole numbers, and truth values are 0 and 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,14 +42,31 @@ def _uniform(rng: np.random.Generator, shape: Shape) -> Array:
     return rng.random(shape, np.float32)
 
 
-def _one_hot_rows(rng: np.random.Generator, given: Input) -> Array:
-    """One large element per row, the rest tiny."""
-    shape: Shape = given.type.shape
-    values = np.float32(1e-3) * _normal(rng, shape)
-    if shape:
-        at = rng.integers(0, shape[-1], (*shape[:-1], 1))
-        np.put_along_axis(values, at, 8.0, axis=-1)
-    return values
+def _one_large(columns: bool) -> Draw:
+    """One large and one low element per row, or column, the rest tiny: in two lines of three the first and the last of
+    it, which are what a kernel leaves out if any. The last row has the largest, or the first column."""
+
+    def draw(rng: np.random.Generator, given: Input) -> Array:
+        shape: Shape = given.type.shape
+        values = np.float32(1e-3) * _normal(rng, shape)
+        if not shape:
+            return values
+        axis = _longest(shape[:-1]) if columns and max(shape[:-1], default=1) > 1 else len(shape) - 1
+        lines = tuple(1 if dim == axis else extent for dim, extent in enumerate(shape))
+        order = np.arange(math.prod(lines))[:: 1 if columns else -1].reshape(lines)
+        size = np.select([order == 0, order == 1], [8.0, 7.5], 2 + 2 * _uniform(rng, lines))
+        for sign, last in ((-1, columns), (1, not columns)):
+            ends = (shape[axis] - 1) * np.array([last, not last], int)
+            at = np.where(order % 3 < 2, ends[order % 3 % 2], rng.integers(0, shape[axis], lines))
+            np.put_along_axis(values, at, sign * size, axis=axis)
+        return values
+
+    return draw
+
+
+def _longest(extents: Shape) -> int:
+    """The place of the largest of several."""
+    return max(range(len(extents)), key=lambda place: extents[place])
 
 
 def _zero_rows(rng: np.random.Generator, given: Input) -> Array:
@@ -86,7 +104,8 @@ def _wide_range(rng: np.random.Generator, given: Input) -> Array:
 DRAWS: dict[str, tuple[Draw, ...]] = {
     "normal": (_scaled(1.0),),
     "large logits": (_scaled(12.0),),
-    "one large element per row": (_one_hot_rows,),
+    "one large element per row": (_one_large(columns=False),),
+    "one large element per column": (_one_large(columns=True),),
     "near-zero norms": (_scaled(1e-3),),
     "large norms": (_scaled(100.0),),
     "large beside small inputs": (_scaled(2.0**12), _scaled(2.0**-10)),
