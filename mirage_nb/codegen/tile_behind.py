@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mirage_nb.codegen.tile_registers import Defined, RegisterText
 from mirage_nb.codegen.tile_values import ValueText
-from mirage_nb.tile.program import Count, Map, Reduce, Store
+from mirage_nb.tile.program import Map, Reduce, Store
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class BehindText:
             registers.store(store)
         if others:
             statements = [made for name, made in known.items() if name in whole - rows]
-            said = tuple(s for s in statements if not isinstance(s, Count | Reduce))
+            said = tuple(s for s in statements if not isinstance(s, Reduce))
             ValueText(registers.out, registers.program, (*said, *others), registers.ends, frozenset(rows)).emit()
 
     def _needed(self, names: Iterable[str], known: Iterable[str] = ()) -> set[str]:

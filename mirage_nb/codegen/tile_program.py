@@ -279,7 +279,7 @@ class ProgramText:
         if behind.folds:
             behind.emit()
             return
-        values = tuple(v for v in waiting if not isinstance(v, Count | Until | Reduce | Set))
+        values = tuple(v for v in waiting if not isinstance(v, Until | Reduce | Set))
         if not derived:
             ValueText(self.out, self.program, values, self._ends()).emit()
             return

@@ -16,15 +16,15 @@ from functools import cached_property
 from mirage_nb.codegen.operators import CUDA, number
 from mirage_nb.codegen.texel_product import run_of, thread_text
 from mirage_nb.codegen.tile_access import TOGETHER, Access, Part, loaded
-from mirage_nb.codegen.writer import Writer, c_type, stored_type
+from mirage_nb.codegen.writer import Writer, c_index, c_type, stored_type
 from mirage_nb.ir import DType
 from mirage_nb.optimize.reach import Reach
 from mirage_nb.tile.instructions import InstructionTile, Place
-from mirage_nb.tile.program import Index, Map, Number, Program, Read, Store, Tile, Until
+from mirage_nb.tile.program import Count, Index, Map, Number, Program, Read, Store, Tile, Until
 from mirage_nb.tile.rules import HEIGHT
 from mirage_nb.tile.sharing import COLUMN_TILE
 
-Said = Number | Until | Read | Map | Store
+Said = Number | Until | Count | Read | Map | Store
 
 
 class ValueText:
@@ -84,6 +84,8 @@ class ValueText:
             if moved[store].wide:
                 out.line(f"alignas(16) uint32_t w_{store.target}[4];")
         narrow = any(not moved[s].wide for s in self.stores)
+        counts = (s for s in self.statements if isinstance(s, Count) and s.name in self._read())
+        narrow |= any(count.axis == self.column_axis for count in counts)
         narrow |= any(self._varies(r, self.column_axis) and not (r in matrices and moved[r].wide) for r in self.reads)
         with out.unrolled("q", self.group) as q:
             if narrow:
@@ -119,6 +121,9 @@ class ValueText:
             match statement:
                 case Number(name, value) | Until(name, value):  # nothing is stored beyond an end
                     text[name] = number(value)
+                case Count(name, axis, at):
+                    place = "row" if axis == self.row_axis else f"column + {e}"
+                    text[name] = f"float({c_index(at)} + {place})"
                 case Read(name):
                     text[name] = f"{name}[{e}]" if self._varies(statement, self.column_axis) else name
                 case Map(name, kind, attrs, operands):

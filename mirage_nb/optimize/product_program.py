@@ -40,6 +40,7 @@ from mirage_nb.tile.program import (
     Await,
     Clear,
     Copy,
+    Count,
     Index,
     Layout,
     Loop,
@@ -340,8 +341,19 @@ class _Planner(OnGrid):
             if not made.folded or not ends:  # what lies beyond its end is not stored
                 return self._number(found, number)
             return self._once(found, (number, ends[0]), lambda name: Until(name, number, COLUMNS, ends[0]))
+        if attrs.arg in self.given.places and (dim := self._counted(attrs, axes)) is not None:
+            return self._once(found, (axes[dim], at[dim]), lambda name: Count(name, axes[dim], at[dim]))
         source = self._global(f"x{attrs.arg}", block.args[attrs.arg], attrs.imap, axes)
         return self._once(found, (attrs, axes), lambda name: Read(name, source, at))
+
+    def _counted(self, attrs: InIterAttrs, axes: tuple[str, ...]) -> int | None:
+        """The dimension of an operand that numbers places along rows or columns; none where folds meet such beyond its
+        end, which are zero there."""
+        long = [dim for dim, extent in enumerate(self.block.args[attrs.arg].shape) if extent > 1]
+        if len(long) != 1 or not axes[long[0]]:
+            return None
+        folded = self.made.folded and axes[long[0]] == COLUMNS
+        return None if folded and self.block.overhanging(attrs)[long[0]] else long[0]
 
     def _number(self, found: list[Statement], number: Fraction) -> str:
         return self._once(found, number, lambda name: Number(name, number))

@@ -10,10 +10,11 @@ import pytest
 
 from mirage_nb.codegen import emit
 from mirage_nb.ir import AccumKind, DType, KernelGraph, OpKind
+from mirage_nb.ir.text import parse_graph
 from mirage_nb.optimize import default_options, plan, variants
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import Loop, Reduce, Store, Turn, Walk
+from mirage_nb.tile.program import Loop, Read, Reduce, Store, Turn, Walk
 from mirage_nb.tile.validate import validate
 from tests.codegen.mugraphs import linear
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
@@ -125,6 +126,51 @@ def test_one_lane_of_a_row_stores_what_it_has_folded() -> None:
     assert [kernel.program.tile(name).shape for name in stored] == [(4, 256, 1)] * 2
     source = emit(graph, FEW).source
     assert source.count("if (lane % 4 == 0)") == len(stored) and "quad_transpose" not in source
+
+
+PLACES = """mugraph 1
+input %0 X f16[256, 128]
+input %1 W f16[{n}, 128]
+%2 = Arange extent=256 : f32[256]
+%3 = Arange extent={n} : f32[{n}]
+%4 = Graph(%0, %1, %2, %3) grid=[2, {tiles}] loop=2 {{
+  %0 = InIter arg=0 imap=[0, *] fmap=1 : f16[128, 64]
+  %1 = InIter arg=1 imap=[*, 0] fmap=1{whole} : f16[64, 64]
+  %2 = InIter arg=2 imap=[0, *] : f32[128]
+  %3 = InIter arg=3 imap=[*, 0]{part} : f32[64]
+  %4 = Transpose(%1) perm=[1, 0] : f16[64, 64]
+  %5 = Matmul(%0, %4) : f16[128, 64]
+  %6 = Accum(%5) kind=sum : f16[128, 64]
+  %7 = Accum(%2) kind=hold : f32[128]
+  %8 = Accum(%3) kind=hold : f32[64]
+  %9 = Reshape(%7) shape=[128, 1] : f32[128, 1]
+  %10 = EwSub(%9, %8) : f32[128, 64]
+  %11 = Apply(%10) name=compared formula="step(x)" : f32[128, 64]
+  %12 = Where(%11, %6) : f16[128, 64]
+  {saved}
+}}
+output %4 O
+"""
+"""What lies below the diagonal of a product."""
+SUMMED = """%13 = Sum(%12) dim=1 : f16[128, 1]
+  %14 = Reshape(%13) shape=[1, 128, 1] : f16[1, 128, 1]
+  OutSaver(%14) omap=[1, 0]"""
+
+
+@pytest.mark.parametrize(("saved", "columns", "reads"), [
+    ("OutSaver(%12) omap=[0, 1]", 256, 0), ("OutSaver(%12) omap=[0, 1] shape=[256, 200]", 200, 0), (SUMMED, 256, 0),
+    (SUMMED, 200, 1),  # zeros beyond the end are no places
+])  # fmt: skip
+def test_places_are_counted(saved: str, columns: int, reads: int) -> None:
+    """No tensor of them is read, nor made."""
+    hangs = columns % 64 != 0
+    whole, part = (" tile=[64, 64]", " tile=[64]") if hangs else ("", "")
+    graph = parse_graph(PLACES.format(n=columns, tiles=4, whole=whole, part=part, saved=saved))
+    check(graph, FEW, checked=True)
+    kernel = next(kernel for kernel in plan(graph, FEW).kernels if kernel is not None)
+    assert kernel.program is not None and validate(kernel.program, FEW) == ()
+    assert sum(isinstance(s, Read) for s in kernel.program.every) == reads
+    assert len(emit(graph, FEW).launches) == 1 + reads
 
 
 DEEP = folded(exponentials, 384, 512, 256, 192, 64)

@@ -105,6 +105,7 @@ FOLDED = {
     "logsumexp": "X: f16[512, 128]\nW: f16[1024, 128]\nreturn logsumexp(X @ W.T)",
     "logsumexp, odd": "X: bf16[512, 128]\nW: bf16[1009, 128]\nreturn logsumexp(X @ W.T)",
     "activated, times a vector": "X: f16[512, 256]\nW: f16[256, 1024]\nb: f16[1024]\nreturn sum(relu(X @ W) * b, -1)",
+    "cross entropy": "X: f16[512, 128]\nW: f16[128, 1024]\ny: i64[512]\nreturn cross_entropy(X @ W, y)",
 }
 """Blocks share the columns of a row, a second kernel takes what they have folded."""
 SPECIALISED = {
@@ -174,12 +175,12 @@ def test_ranking_and_planner_agree_on_what_is_folded_in_tiles(name: str) -> None
     """Of the first kernels of two, where columns are shared by blocks."""
     prepared, effort = searched(FOLDED[name]), EFFORTS["standard"]
     seen: Counter[tuple[bool, bool]] = Counter()  # with roles, folded
-    for configuration in configurations(prepared, effort):
+    for configuration in [c for c in configurations(prepared, effort) if c.cut is None]:
         structures = explored(prepared, configuration, effort).structures
         two = [s for s in structures if len(s.kernels) == 2 and s.kernels[0].loop is not None]
         made = [outline(prepared, structure.kernels[0]).products for structure in two]
         folding = [s for s, products in zip(two, made, strict=True) if products is not None and products.folded]
-        for structure in (*folding[:4], *two[:: max(1, len(two) // 8)]):
+        for structure in (*folding[:2], *two[:: max(1, len(two) // 4)]):
             for instance in instances(structure, prepared, H200, 2, poor_axes(prepared)):
                 kernel, sizes = next(iter(numbered(structure, prepared, instance.sizes)))
                 roles = roles_of(Tiles.of(prepared, kernel, sizes), H200)
