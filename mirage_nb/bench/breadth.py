@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mirage_nb.bench.kernels import Entry
-from mirage_nb.bench.machine import share_of
+from mirage_nb.bench.machine import share_of, words
 from mirage_nb.bench.problems import PROBLEMS, Problem
 from mirage_nb.errors import MirageError, OptionError
 
@@ -26,7 +26,7 @@ def breadth_entries(wanted: str, share: str) -> tuple[Entry, ...]:
     Raises:
         OptionError: there is no such problem, or the share is not I/N with I below N.
     """
-    names = [part.strip() for part in wanted.split(",") if part.strip()]
+    names = words(wanted)
     chosen = [p for p in PROBLEMS if not names or any(name in p.name for name in names)]
     if not chosen:
         families = ", ".join(dict.fromkeys(problem.family for problem in PROBLEMS))

@@ -12,6 +12,7 @@ from mirage_nb.bench.coverage import add_programs
 from mirage_nb.bench.first import add_first
 from mirage_nb.bench.kernels import Asked, Entry, run_kernels, show_record, workload_entries
 from mirage_nb.bench.library import add_library
+from mirage_nb.bench.machine import check_seconds, known, words
 from mirage_nb.bench.models import add_models
 from mirage_nb.bench.modules import add_modules
 from mirage_nb.bench.mosaic import add_mosaic
@@ -23,6 +24,7 @@ from mirage_nb.errors import OptionError
 
 RANKED = ("rmsnorm", "rmsnorm_fig3", "gated_mlp")
 ABLATED = ("rmsnorm", "gated_mlp", "gqa", "decode70b", "qknorm", "ntrans")
+
 
 def add_parser(commands: Any) -> None:
     """Add `bench` and its commands to the command line."""
@@ -82,12 +84,8 @@ def _measured(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--commit", help="what the record names as its commit; default: the checkout's")
 
 
-def _names(options: argparse.Namespace) -> tuple[str, ...]:
-    names = tuple(name for name in options.workloads.split(",") if name)
-    for name in names:
-        if name not in WORKLOADS:
-            raise OptionError(f"unknown workload {name!r}", hint=f"one of {', '.join(WORKLOADS)}")
-    return names
+def _names(options: argparse.Namespace) -> list[str]:
+    return known(options.workloads, WORKLOADS, "workload")
 
 
 def _cost(options: argparse.Namespace) -> int:
@@ -115,21 +113,13 @@ def _breadth(options: argparse.Namespace) -> int:
 
 
 def _race(options: argparse.Namespace, entries: tuple[Entry, ...]) -> int:
-    for name in ("tune", "budget"):
-        seconds = getattr(options, name)
-        if seconds is not None and not 0 < seconds < float("inf"):
-            raise OptionError(f"--{name} {seconds:g}: not a positive number of seconds")
+    check_seconds(options, "tune", "budget")
     files = options.record, options.figure
     return run_kernels(Asked(entries, options.budget, options.tune, *files, options.commit, options.store))
 
 
 def _sanitize(options: argparse.Namespace) -> int:
-    tools = tuple(tool for tool in options.tools.split(",") if tool)
-    for tool in tools:
-        if tool not in TOOLS:
-            raise OptionError(f"unknown tool {tool!r}", hint=f"one of {', '.join(TOOLS)}")
-    rows = [name.strip() for name in options.rows.split(",") if name.strip()]
-    return run_sanitize(options.source, rows, tools or TOOLS)
+    return run_sanitize(options.source, words(options.rows), known(options.tools, TOOLS, "tool") or TOOLS)
 
 
 def _ablation(options: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.bench.kernels import Asked, Entry, run_kernels
-from mirage_nb.bench.machine import share_of
+from mirage_nb.bench.machine import share_of, words
 from mirage_nb.bench.programs import PROGRAMS, text
 from mirage_nb.bench.sessions import run_generated
 from mirage_nb.codegen.emitted import LibraryCall
@@ -148,7 +148,7 @@ def chosen(parts: str) -> list[str]:
     Raises:
         OptionError: there is no such program.
     """
-    wanted = [part for part in parts.split(",") if part]
+    wanted = words(parts)
     exact, parts_only = set(wanted) & set(PROGRAMS), [part for part in wanted if part not in PROGRAMS]
     names = [n for n in PROGRAMS if not wanted or n in exact or any(part in n for part in parts_only)]
     if not names:

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mirage_nb.bench.kernels import program_of
-from mirage_nb.bench.machine import card
-from mirage_nb.errors import OptionError
+from mirage_nb.bench.machine import card, check_seconds, words
 from mirage_nb.lang import TensorProgram, parse
 from mirage_nb.pipeline import Session, superoptimize
 from mirage_nb.runtime.contest.remembered import forget
@@ -82,10 +81,8 @@ def add_first(kinds: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     gpu = card("first", hint="see `python -m mirage_nb doctor`")
-    if options.budget is not None and not 0 < options.budget < float("inf"):
-        raise OptionError(f"--budget {options.budget:g}: not a positive number of seconds")
-    names = [name.strip() for name in options.programs.split(",") if name.strip()]
-    programs = [(name, named(name)) for name in names]
+    check_seconds(options, "budget")
+    programs = [(name, named(name)) for name in words(options.programs)]
     sys.stdout.write(f"{'program':<34}{'us':>10}{'first s':>8}{'95 % s':>8}{'final s':>8}{'end s':>8}  winner\n")
     for name, program in programs:
         forget(program.graph, precise(None, gpu, EXACT, program.graph), gpu)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import datetime
 import importlib.metadata
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mirage_nb.errors import MissingPartError, OptionError, StoreError
+from mirage_nb.errors import MissingPartError, OptionError, StoreError, suggestion
 from mirage_nb.ir.fields import shown
 from mirage_nb.runtime.gpu import Gpu, attached_gpu
 
@@ -98,6 +99,28 @@ def columns(rows: Iterable[Sequence[str]]) -> list[str]:
     cells = [*rows]
     wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join([row[0].ljust(wide[0]), *map(str.rjust, row[1:], wide[1:])]) for row in cells]
+
+
+def words(text: str) -> list[str]:
+    """What an option says that takes several, separated by commas."""
+    return [word for part in text.split(",") if (word := part.strip())]
+
+
+def known(text: str, names: Collection[str], what: str) -> list[str]:
+    """The same of what there is. Raises OptionError for anything else."""
+    found = words(text)
+    if unknown := next((word for word in found if word not in names), ""):
+        hint = suggestion(unknown, names) or f"one of {', '.join(names)}"
+        raise OptionError(f"unknown {what} {unknown!r}", hint=hint)
+    return found
+
+
+def check_seconds(options: argparse.Namespace, *names: str) -> None:
+    """Raises OptionError where one of these options that were given is no positive number of seconds."""
+    for name in names:
+        seconds = getattr(options, name)
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise OptionError(f"--{name} {seconds:g}: not a positive number of seconds", hint=f"as --{name} 60")
 
 
 def share_of(items: Sequence[T], share: str) -> Sequence[T]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.bench.kernels import OURS, geometric_mean
-from mirage_nb.bench.machine import card, columns, keep, machine, openable, reading, share_of
+from mirage_nb.bench.machine import card, columns, keep, known, machine, openable, reading, share_of, words
 from mirage_nb.errors import MissingPartError, OptionError
 from mirage_nb.runtime.gpu import attached_gpu
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
@@ -64,11 +64,7 @@ def points_of(models: str, points: str, *, is_small: bool = False) -> tuple[Poin
         from mirage_nb.bench.pytorch.layers import MODELS, small
     except ImportError as error:
         raise MissingPartError(f"models need PyTorch: {error}", hint="pip install 'mirage-nb[torch]'") from error
-    names = [name for name in models.split(",") if name]
-    for name in names:
-        if name not in MODELS:
-            raise OptionError(f"unknown model {name!r}", hint=f"one of {', '.join(MODELS)}")
-    wanted = [point for point in points.split(",") if point]
+    names, wanted = known(models, MODELS, "model"), words(points)
     for point in wanted:
         if point != "prefill" and not re.fullmatch("[1-9][0-9]{0,3}", point):
             raise OptionError(f"--points {point!r}: neither a batch size nor prefill", hint=f"as {POINTS}")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mirage_nb.bench.machine import words
 from mirage_nb.errors import MissingPartError, OptionError
 
 LONGEST = 100
@@ -65,7 +66,6 @@ def add_modules(kinds: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    names = [part.strip() for part in options.modules.split(",") if part.strip()]
-    found = fates(names)
+    found = fates(words(options.modules))
     sys.stdout.write(f"{table(found)}\n")
     return 1 if any(f.wrong for f in found) else 0

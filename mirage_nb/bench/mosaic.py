@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirage_nb.bench.machine import card, keep, machine, openable, share_of
+from mirage_nb.bench.machine import card, keep, known, machine, openable, share_of
 from mirage_nb.bench.mosaic_shapes import QUICK, SHAPES, Shape, Way, orders, product_graph, ways
 from mirage_nb.codegen import emit
 from mirage_nb.errors import MirageError, MissingPartError, OptionError
@@ -53,9 +53,7 @@ def _mosaic(options: argparse.Namespace) -> int:
         raise OptionError("--covers has to be positive")
     if options.covers:
         return check_covers(options.covers)
-    wanted = [part for part in options.precisions.split(",") if part]
-    if unknown := set(wanted) - set(LIMITS):
-        raise OptionError(f"unknown precision {unknown.pop()!r}", hint=f"one of {', '.join(LIMITS)}")
+    wanted = known(options.precisions, LIMITS, "precision")
     shapes = [s for s in SHAPES if (not options.quick or s.name in QUICK) and (not wanted or s.precision in wanted)]
     return run_mosaic(share_of(shapes, options.share), options.record)
 

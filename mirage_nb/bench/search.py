@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from mirage_nb.bench import enumeration, prunings, space
-from mirage_nb.bench.machine import columns, keep, openable, reading
+from mirage_nb.bench.machine import check_seconds, columns, keep, known, openable, reading
 from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.errors import OptionError
 from mirage_nb.lang import parse
@@ -41,6 +41,7 @@ PUBLISHED: dict[str, dict[int, float]] = {
 }
 """Seconds of Table 5 as published; the last row took over ten hours from 7 operators on."""
 
+
 def add_search(kinds: Any) -> None:
     """Add `bench search` to the benchmark commands."""
     sub = kinds.add_parser("search", help="Table 5 of the paper, the worth of each pruning, whole spaces; no GPU")
@@ -56,11 +57,8 @@ def add_search(kinds: Any) -> None:
 def _search(options: argparse.Namespace) -> int:
     if options.source:
         return show_record(options.source, options.figure)
-    names = tuple(name for name in options.workloads.split(",") if name)
-    for name in names:
-        workload(name)
-    if not 0 < options.limit < float("inf"):
-        raise OptionError(f"--limit {options.limit:g}", hint="give a positive number of seconds")
+    names = known(options.workloads, WORKLOADS, "workload")
+    check_seconds(options, "limit")
     return run_search(names, _bounds(options.ops), options.limit, options.record, options.figure)
 
 

@@ -28,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mirage_nb.bench.machine import keep, openable, reading
+from mirage_nb.bench.machine import keep, known, openable, reading
 from mirage_nb.bench.search import machine
 from mirage_nb.bench.verification.attacks import ATTACKS, refused
 from mirage_nb.bench.verification.campaign import Contradiction
@@ -88,13 +88,9 @@ def add_verify(kinds: Any) -> None:
 def _verify(options: argparse.Namespace) -> int:
     if options.source:
         return show_record(Path(options.source))
-    parts, names = (tuple(filter(None, given.split(","))) for given in (options.only, options.workloads))
-    if unknown := set(parts) - set(PARTS):
-        raise OptionError(f"no part is named {min(unknown)!r}", hint=", ".join(PARTS))
+    parts, names = known(options.only, PARTS, "part"), known(options.workloads, WORKLOADS, "workload")
     if min(options.campaign, options.searched, options.jobs) < 1 or options.first < 0 or options.seconds <= 0:
         raise OptionError("a campaign of nothing", hint="at least one pair, muGraph, process and second")
-    for name in names:
-        workload(name)
     return _Run(options, parts, names).run()
 
 
