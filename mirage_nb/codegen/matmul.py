@@ -14,9 +14,11 @@ from contextlib import nullcontext
 from mirage_nb.codegen.maps import corner, each, each_slot, in_patch
 from mirage_nb.codegen.reader import Reader, Text
 from mirage_nb.codegen.writer import c_type
+from mirage_nb.ir import BYTES
+from mirage_nb.ir.graph import result_dtype
 from mirage_nb.optimize.access import locate, trace
 from mirage_nb.tile.index import Index, Multi, broadcast_index, named, unravel
-from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Patches, Side, Tiling
+from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Patches, Side, Tiling, Twins
 from mirage_nb.tile.staged import Dot, Load, Multiply, MultiplyPacked, MultiplyPanels, Unload
 
 CHUNK = 4
@@ -84,8 +86,9 @@ class ProductText(Text):
                 with self.out.unrolled("v", width) if width > 1 else nullcontext():
                     self.out.lines([*reader.body, *sums])
 
-    def _element(self, side: Side) -> str:
-        return c_type(self.scope.block.types[side.value].dtype)
+    def _element(self, *sides: Side) -> str:
+        """What is multiplied; sides that are stored in bytes are widened to the other's type."""
+        return c_type(result_dtype(tuple(self.scope.block.types[side.value] for side in sides)))
 
     # -- products
 
@@ -95,7 +98,7 @@ class ProductText(Text):
         b, r, c, _ = tiling.per_warp
         depth = -(-rows.depth // DEPTH_TILE)
         share = -(-depth // tiling.split[3])
-        used, element = tiling.warps, self._element(rows)
+        used, element = tiling.warps, self._element(rows, columns)
         if not product.held:
             self._gatherer(rows, f"row_side{product.number}")
         self._gatherer(columns, f"column_side{product.number}")
@@ -112,7 +115,8 @@ class ProductText(Text):
                 out.line(f"uint32_t q[{c}][2];")
                 batch = clamped(named("warp_b", tiling.split[0]) * b + named("b", b), tiling.batch)
                 if not product.held:
-                    self._rows(tiling, rows, batch, depth_tile * DEPTH_TILE, f"row_side{product.number}", "p")
+                    at = depth_tile * DEPTH_TILE
+                    self._rows(tiling, rows, batch, at, f"row_side{product.number}", "p", element)
                 gather = f"column_side{product.number}"
                 self._columns(tiling, columns, batch, depth_tile * DEPTH_TILE, gather, element)
                 with out.unrolled("r", r) as at_r, out.unrolled("c", c) as at_c:
@@ -160,7 +164,7 @@ class ProductText(Text):
         self._gatherer(load.rows, "row_side")
         with self.out.unrolled("k", load.depth) as k:
             at = named(k, load.depth) * DEPTH_TILE
-            self._rows(load.tiling, load.rows, Index(), at, "row_side", f"{load.result}[{k}]")
+            self._rows(load.tiling, load.rows, Index(), at, "row_side", f"{load.result}[{k}]", self._element(load.rows))
 
     def _address(self, operand: Side, batch: Index, side: Index, depth: Index) -> str:
         scope = self.scope
@@ -168,16 +172,38 @@ class ProductText(Text):
         found = locate(scope, leaf, index, None)
         return f"{found.pointer} + {found.offset}"
 
-    def _rows(self, tiling: Tiling, operand: Side, batch: Index, depth: Index, gather: str, target: str) -> None:
+    def _rows(
+        self, tiling: Tiling, operand: Side, batch: Index, depth: Index, gather: str, target: str, element: str
+    ) -> None:
         """The 16-row fragments of a depth tile into registers `target[row tile][4]`."""
         out, r = self.out, tiling.per_warp[1]
         tile = (named("warp_r", tiling.split[1]) * r + named("r", r)) * ROW_TILE
         with out.unrolled("r", r) as at_r:
             if not operand.along:
+                place = "mma_fours_a_k" if operand.fours else "mma_a_k"
                 with out.unrolled("i", 4):
                     out.line(f"const int row = {tile.bare} + mma_a_row(lane, i);")
-                    out.line(f"const int depth = {depth.bare} + mma_a_k(lane, i);")
-                    self._gathered(operand, batch, gather, f"{target}[{at_r}][i]", "row")
+                    out.line(f"const int depth = {depth.bare} + {place}(lane, i);")
+                    self._gathered(operand, batch, gather, f"{target}[{at_r}][i]", "row", element)
+            elif operand.fours and self._in_bytes(operand):
+                row = clamped(tile + named("lane % 16", 16), operand.extent)
+                out.line("uint32_t row_bytes[2];")
+                out.line(f"ldmatrix_x2(row_bytes, {self._address(operand, batch, row, depth)});")
+                for half in (0, 1):
+                    targets = (f"{target}[{at_r}][{half}]", f"{target}[{at_r}][{half + 2}]")
+                    self._widened(operand, f"row_bytes[{half}]", targets, element)
+            elif self._in_bytes(operand):
+                row = _clamped_chunk(tile, operand.extent, 16)
+                at = self._address(operand, batch, row, depth + named("lane % 16", 16))
+                out.line("uint32_t row_bytes[2];")
+                out.line(f"ldmatrix_x2_trans(row_bytes, {at});")
+                for half in (0, 1):
+                    targets = (f"{target}[{at_r}][{2 * half}]", f"{target}[{at_r}][{2 * half + 1}]")
+                    self._widened(operand, f"row_bytes[{half}]", targets, element)
+            elif operand.fours:
+                for half in (0, 1):
+                    row = clamped(tile + (8 * half) + named("lane / 4", 8), operand.extent)
+                    self._four(operand, batch, row, depth, f"{target}[{at_r}]", (half, half + 2))
             elif operand.along == "depth":
                 row = clamped(tile + named("lane % 16", 16), operand.extent)
                 at = self._address(operand, batch, row, depth + named("lane / 16", 2) * 8)
@@ -192,10 +218,37 @@ class ProductText(Text):
         out, c = self.out, tiling.per_warp[2]
         base = named("warp_c", tiling.split[2]) * (c * COLUMN_TILE)
         if not operand.along:
+            place = "mma_fours_b_k" if operand.fours else "mma_b_k"
             with out.unrolled("c", c) as at_c, out.unrolled("i", 2):
                 out.line(f"const int column = {(base + named('c', c) * COLUMN_TILE).bare} + mma_b_column(lane);")
-                out.line(f"const int depth = {depth.bare} + mma_b_k(lane, i);")
+                out.line(f"const int depth = {depth.bare} + {place}(lane, i);")
                 self._gathered(operand, batch, gather, f"q[{at_c}][i]", "column", element)
+            return
+        if operand.fours and self._in_bytes(operand):
+            with out.unrolled("c", -(-c // 2)) as at_c:
+                tile = base + named("c", -(-c // 2)) * (2 * COLUMN_TILE)
+                column = clamped(tile + named("lane % 16", 16), operand.extent)
+                out.line("uint32_t column_bytes[2];")
+                out.line(f"ldmatrix_x2(column_bytes, {self._address(operand, batch, column, depth)});")
+                for half in range(min(c, 2)):
+                    when = f"if (2 * {at_c} + {half} < {c}) " if half and c % 2 else ""
+                    targets = (f"q[2 * {at_c} + {half}][0]", f"q[2 * {at_c} + {half}][1]")
+                    self._widened(operand, f"column_bytes[{half}]", targets, element, when)
+            return
+        if self._in_bytes(operand):
+            with out.unrolled("c", c // 2) as at_c:
+                column = _clamped_chunk(base + named("c", c // 2) * (2 * COLUMN_TILE), operand.extent, 16)
+                at = self._address(operand, batch, column, depth + named("lane % 16", 16))
+                out.line("uint32_t column_bytes[2];")
+                out.line(f"ldmatrix_x2_trans(column_bytes, {at});")
+                for half in (0, 1):
+                    targets = (f"q[2 * {at_c}][{half}]", f"q[2 * {at_c} + 1][{half}]")
+                    self._widened(operand, f"column_bytes[{half}]", targets, element)
+            return
+        if operand.fours:
+            with out.unrolled("c", c) as at_c:
+                column = clamped(base + named("c", c) * COLUMN_TILE + named("lane / 4", 8), operand.extent)
+                self._four(operand, batch, column, depth, f"q[{at_c}]", (0, 1))
             return
         trans = "" if operand.along == "depth" else "_trans"
         if c > 1:
@@ -209,6 +262,22 @@ class ProductText(Text):
             at = self._column_address(operand, batch, base + (c - 1) * COLUMN_TILE, depth)
             out.line(f"ldmatrix_x2{trans}(q[{c - 1}], {at});")
 
+    def _in_bytes(self, operand: Side) -> bool:
+        return self.scope.block.types[operand.value].dtype in BYTES
+
+    def _widened(self, operand: Side, word: str, targets: tuple[str, str], element: str, when: str = "") -> None:
+        """Four elements of one byte into two registers: the first two, or the even ones, and the others."""
+        stored = c_type(self.scope.block.types[operand.value].dtype)
+        split = "widen_bytes" if operand.fours else "widen_twins"
+        self.out.line(f"{when}{split}<{stored}, {element}>({word}, {', '.join(targets)});")
+
+    def _four(
+        self, operand: Side, batch: Index, side: Index, depth: Index, target: str, places: tuple[int, int]
+    ) -> None:
+        """Four elements of two bytes, side by side, into two registers."""
+        at, (low, high) = self._address(operand, batch, side, depth + named("lane % 4", 4) * 4), places
+        self.out.line(f"load_four({at}, {target}[{low}], {target}[{high}]);")
+
     def _column_address(self, operand: Side, batch: Index, tile: Index, depth: Index) -> str:
         half = named("lane / 8 % 2", 2) * 8
         if operand.along == "depth":
@@ -217,14 +286,14 @@ class ProductText(Text):
         column = _clamped_chunk(tile, operand.extent)
         return self._address(operand, batch, column, depth + named("lane % 8", 8) + half)
 
-    def _gathered(self, operand: Side, batch: Index, gather: str, target: str, side: str, element: str = "") -> None:
+    def _gathered(self, operand: Side, batch: Index, gather: str, target: str, side: str, element: str) -> None:
         """Two neighbours along depth from anywhere, zeros beyond the extents."""
         self.out.line(f"const bool inside = {side} < {operand.extent};")
         first, second = (
             f"inside && depth{offset} < {operand.depth} ? {gather}({batch.bare}, {side}, depth{offset}) : 0.0f"
             for offset in ("", " + 1")
         )
-        self.out.line(f"{target} = pack2<{element or self._element(operand)}>({first}, {second});")
+        self.out.line(f"{target} = pack2<{element}>({first}, {second});")
 
     def _gatherer(self, operand: Side, name: str) -> None:
         """A function that reads one element of an operand that ldmatrix cannot take."""
@@ -253,11 +322,16 @@ class ProductText(Text):
             out.unrolled("i", 4) as at_i,
         ):
             batch, batch_checks = self._coordinate("batch", _share(tiling, 0, at_b), "", 1, tiling.batch)
-            rows = _share(tiling, 1, at_r) * ROW_TILE
-            row, row_checks = self._coordinate("row", rows, f"mma_d_row(lane, {at_i})", ROW_TILE, tiling.rows)
-            columns = _share(tiling, 2, at_c) * COLUMN_TILE
-            inside = f"mma_d_column(lane, {at_i})"
-            column, column_checks = self._coordinate("column", columns, inside, COLUMN_TILE, tiling.columns)
+            rows, inside = _share(tiling, 1, at_r) * ROW_TILE, "mma_d_row"
+            if unload.twins is Twins.ROWS:
+                inside = "mma_twin_row"
+            row, row_checks = self._coordinate("row", rows, f"{inside}(lane, {at_i})", ROW_TILE, tiling.rows)
+            columns, inside, reach = _share(tiling, 2, at_c), f"mma_d_column(lane, {at_i})", COLUMN_TILE
+            if unload.twins is Twins.COLUMNS:
+                columns, inside, reach = columns // 2 * 16 + columns % 2, f"2 * {inside}", 2 * COLUMN_TILE - 1
+            else:
+                columns = columns * COLUMN_TILE
+            column, column_checks = self._coordinate("column", columns, inside, reach, tiling.columns)
             inner = (column, row) if tiling.swapped else (row, column)
             leaf = locate(self.scope, value, (*unravel(batch, self.scope.shape(value)[:-2]), *inner), None)
             copy = f"warp_k * {leaf.copy_elements} + " if leaf.copies > 1 else ""
@@ -286,9 +360,9 @@ def clamped(index: Index, extent: int) -> Index:
     return Index(((f"({index} < {extent} ? {index} : {extent - 1})", extent, 1),))
 
 
-def _clamped_chunk(index: Index, extent: int) -> Index:
-    """As `clamped`, for the first of eight; both are multiples of eight."""
-    return clamped(index // 8, extent // 8) * 8
+def _clamped_chunk(index: Index, extent: int, chunk: int = 8) -> Index:
+    """As `clamped`, for the first of a chunk; both are multiples of it."""
+    return clamped(index // chunk, extent // chunk) * chunk
 
 
 def _share(tiling: Tiling, axis: int, local: str) -> Index:

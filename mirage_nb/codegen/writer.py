@@ -52,7 +52,10 @@ class Writer:
         return "\n".join(self._lines) + "\n"
 
 
-_NAMES = {DType.F16: "f16", DType.BF16: "bf16", DType.F32: "float"}
+_NAMES = {
+    DType.F16: "f16", DType.BF16: "bf16", DType.F32: "float",
+    DType.I8: "int8_t", DType.U8: "uint8_t", DType.BOOL: "uint8_t",
+}  # fmt: skip
 
 
 def c_type(dtype: DType) -> str:

@@ -17,7 +17,7 @@ import torch
 
 from mirage_nb.errors import MirageError, SourceSpan
 from mirage_nb.frontend.aten import LOOKUPS, ROWS, VIEWS, WHOLE
-from mirage_nb.frontend.aten.terms import DTYPES, At, Held, Left, Result, Row, full
+from mirage_nb.frontend.aten.terms import BYTES, DTYPES, At, Held, Left, Result, Row, full
 from mirage_nb.ir.dtypes import DType, TensorType, promote
 from mirage_nb.ir.ops import Shape
 from mirage_nb.lang import lowering, masks
@@ -60,8 +60,8 @@ class Translation:
                 raise Left(_absent(node))
             if self.is_whole and _is_complex(node) and _read_as_pairs(node):
                 shape, dtype = (*shape, 2), DType.F32
-            elif self.is_whole and (logical(node) or _read_as_numbers(node)):
-                dtype = DType.F32
+            elif logical(node) or _read_as_numbers(node):
+                dtype = BYTES.get(_dtype(node), DType.F32 if self.is_whole else None)
             if dtype is None:
                 raise Left(f"programs have no tensors of type {node.meta['val'].dtype}")
             self.terms[node] = made = self.builder.declare(name, TensorType(shape, dtype))
@@ -147,7 +147,9 @@ class Translation:
     def value(self, node: Any) -> Value | None:
         """The value that a node is, computed or given; None for others, and where programs have no such type."""
         term = self.terms.get(node)
-        return term if is_tensor(term) and typed(node)[1] is not None else None
+        if not is_tensor(term) or (typed(node)[1] is None and self.builder.dtype(term) not in BYTES.values()):
+            return None
+        return term
 
     def narrow(self, node: Any) -> bool:
         """Whether a node's value is of a type that holds less than PyTorch's."""

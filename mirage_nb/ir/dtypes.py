@@ -24,6 +24,9 @@ class DType(Word):
     BF16 = "bf16"
     F32 = "f32"
     F64 = "f64"
+    I8 = "i8"
+    U8 = "u8"
+    BOOL = "bool"
 
     @property
     def size(self) -> int:
@@ -31,7 +34,14 @@ class DType(Word):
         return _SIZE[self]
 
 
-_SIZE = {DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8}
+BYTES = {DType.I8: range(-128, 128), DType.U8: range(256), DType.BOOL: range(2)}
+"""Types that inputs, and views of them, are stored in: whole numbers of one byte. What is computed of them is not of
+these types, but of the others' that it is computed with, or f32."""
+
+FLOATS = tuple(dtype for dtype in DType if dtype not in BYTES)
+"""The types of what is computed."""
+
+_SIZE = {DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8} | dict.fromkeys(BYTES, 1)
 
 HALVES = frozenset({DType.F16, DType.BF16})
 """The types of two bytes, which tensor cores multiply."""
@@ -47,6 +57,7 @@ DTYPE_NAMES: dict[str, DType] = {
     "bf16": DType.BF16, "bfloat16": DType.BF16,
     "f32": DType.F32, "float32": DType.F32, "float": DType.F32,
     "f64": DType.F64, "float64": DType.F64, "double": DType.F64,
+    "i8": DType.I8, "int8": DType.I8, "u8": DType.U8, "uint8": DType.U8, "bool": DType.BOOL,
 }  # fmt: skip
 
 
@@ -80,10 +91,18 @@ class TensorType:
         return f"{self.dtype.value}[{', '.join(map(str, self.shape))}]"
 
 
+def computed(dtype: DType) -> DType:
+    """The element type of what is computed of this one alone."""
+    return DType.F32 if dtype in BYTES else dtype
+
+
 def promote(left: DType, right: DType) -> DType:
-    """The element type of an operator on two element types: the wider one; f16 with bf16 gives f32."""
+    """The element type of an operator on two element types: the wider one; f16 with bf16 gives f32, and so do two
+    of one byte that differ."""
     if left is right:
         return left
+    if {left, right} <= BYTES.keys():
+        return DType.F32
     if {left, right} == HALVES:
         return DType.F32
     return max(left, right, key=lambda dtype: dtype.size)

@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any, Self, TypeVar
 
 from mirage_nb.errors import GraphError, ShapeError
-from mirage_nb.ir.dtypes import DType, MemSpace, TensorType, promote
+from mirage_nb.ir.dtypes import BYTES, DType, MemSpace, TensorType, computed, promote
 from mirage_nb.ir.fields import INPUT_WORDS
 from mirage_nb.ir.ops import (
     OPS,
@@ -33,6 +33,7 @@ from mirage_nb.ir.ops import (
     OpKind,
     OutSaverAttrs,
     Shape,
+    Trait,
     broadcast,
     check_cover,
     check_dim,
@@ -150,9 +151,11 @@ def infer(op: Op, operands: tuple[TensorType, ...], level: Level, space: MemSpac
         raise GraphError(f"{op.kind.value} needs {spec.attrs.__name__}")
     shape = spec.shape(tuple(t.shape for t in operands), op.attrs)
     if isinstance(op.attrs, ConstAttrs | ArangeAttrs | CastAttrs):
+        if op.attrs.dtype in BYTES:
+            raise GraphError(f"{op.kind.value} makes no {op.attrs.dtype.value}", hint="inputs may be, and their views")
         return TensorType(shape, op.attrs.dtype, space)
     dtype = result_dtype(operands[1:] if op.kind is OpKind.WHERE else operands)  # a condition has no part in it
-    return TensorType(shape, dtype, space)
+    return TensorType(shape, dtype if Trait.VIEW in spec.traits else computed(dtype), space)
 
 
 def result_dtype(operands: tuple[TensorType, ...]) -> DType:
@@ -387,7 +390,7 @@ class BlockGraph(_Graph):
         if op.attrs.kind is AccumKind.RESCALE and broadcast((tile.shape, operands[1].shape)) != tile.shape:
             raise ShapeError("the running maximum of a rescale accumulator is wider than its operand")
         if op.attrs.dim is None:
-            return tile
+            return tile if op.attrs.kind is AccumKind.HOLD else replace(tile, dtype=computed(tile.dtype))
         check_dim(tile.shape, op.attrs.dim, "concat accumulator")
         shape = list(tile.shape)
         shape[op.attrs.dim] *= self.loop

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NewType, TypeGuard
 
 from mirage_nb.errors import MirageError, ProgramSizeError, ProgramSyntaxError, ShapeError, SourceSpan
-from mirage_nb.ir.dtypes import HALVES, DType, MemSpace, TensorType
+from mirage_nb.ir.dtypes import BYTES, HALVES, DType, MemSpace, TensorType
 from mirage_nb.ir.graph import Input, KernelGraph, Op, Size, infer
 from mirage_nb.ir.ops import COMPARISONS, OPS, Attrs, CastAttrs, Level, OpKind, Shape, Trait, WhereAttrs, show_shape
 from mirage_nb.lang.constants import Number, shorten
@@ -306,7 +306,9 @@ class Builder:
     def numbered(
         self, outputs: tuple[tuple[str, Value], ...]
     ) -> tuple[KernelGraph, tuple[SourceSpan, ...], dict[Value, int]]:
-        """As `finish`, with the number in the graph of every value that is there."""
+        """As `finish`, with the number in the graph of every value that is there. What is stored in bytes is handed
+        out in f32."""
+        outputs = tuple((name, self._handed_out(value)) for name, value in outputs)
         needed = {*self.needed([value for _, value in outputs])}
         declared = [Value(v) for v, made in enumerate(self._made) if isinstance(made, Input)]
         graph = KernelGraph.start(*(made for made in self._made if isinstance(made, Input)))
@@ -322,6 +324,12 @@ class Builder:
         names = tuple(name for name, _ in outputs)
         graph = graph.returning(tuple(renamed[value] for _, value in outputs), names)
         return graph, tuple(places), renamed
+
+    def _handed_out(self, value: Value) -> Value:
+        if self.dtype(value) not in BYTES:
+            return value
+        self.place = self._places[value]
+        return self.emit(OpKind.CAST, value, attrs=CastAttrs(DType.F32))
 
     def _append(self, made: Input | Op, tensor: TensorType) -> Value:
         self._made.append(made)

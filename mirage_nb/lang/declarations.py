@@ -153,7 +153,7 @@ class Declarations:
         return annotation
 
     def _dtype(self, written: ast.Name) -> DType:
-        if written.id in WHOLE:
+        if written.id in WHOLE and written.id not in DTYPE_NAMES:
             return DType.F32
         if written.id not in DTYPE_NAMES:
             hint = dtype_hint(written.id)

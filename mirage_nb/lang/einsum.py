@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mirage_nb.errors import ProgramSyntaxError, ShapeError
 from mirage_nb.ir.ops import OpKind, show_shape
 from mirage_nb.lang.builder import Builder, Term, Value
-from mirage_nb.lang.lowering import cast, multiply
+from mirage_nb.lang.lowering import cast, multiply, product
 from mirage_nb.lang.masks import diagonal
 from mirage_nb.lang.reductions import folded
 from mirage_nb.lang.views import reshaped, shaped, transpose
@@ -128,7 +128,7 @@ def _product(b: Builder, x: _Lettered, y: _Lettered, needed: str) -> _Lettered:
     extents = dict(zip(x.letters, b.shape(x.value), strict=True)) | dict(zip(y.letters, b.shape(y.value), strict=True))
     left = _matrix(b, x, lead, rows, inner)
     right = _matrix(b, y, lead, inner, columns)
-    made = b.emit(OpKind.MATMUL, left, right)
+    made = product(b, left, right)
     letters = lead + rows + columns
     return _Lettered(reshaped(b, made, tuple(extents[letter] for letter in letters)), letters)
 

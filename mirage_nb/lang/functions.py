@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 
-from mirage_nb.ir.dtypes import DType
+from mirage_nb.ir.dtypes import FLOATS, DType
 from mirage_nb.ir.ops import ApplyAttrs, OpKind
 from mirage_nb.lang import elements, lowering, masks, norms, ranges, reductions, views
 from mirage_nb.lang.einsum import einsum
@@ -103,7 +103,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("maximum", (_TERM, _SECOND), "the larger of two", _BROADCAST, lowering.maximum, "maximum(X, Y)"),
         Function("minimum", (_TERM, _SECOND), "the smaller of two", _BROADCAST, lowering.minimum, "minimum(X, Y)",
                  "-maximum(-X, -Y)"),
-        *map(_cast, DType),
+        *map(_cast, FLOATS),
         Function("sum", _REDUCED, "the sum over axes", _FOLDED, reductions.reduction(OpKind.SUM), "sum(X, axis=1)"),
         Function("mean", _REDUCED, "the sum over axes times 1/n", _FOLDED, reductions.mean,
                  "mean(X, axis=-1, keepdims=True)", "sum(X, axis=-1, keepdims=True) / 3"),

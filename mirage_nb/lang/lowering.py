@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir import formula
-from mirage_nb.ir.dtypes import HALVES, DType
+from mirage_nb.ir.dtypes import BYTES, HALVES, DType, computed, promote
 from mirage_nb.ir.ops import COMPARISONS, OPS, ApplyAttrs, CastAttrs, ClampAttrs, OpKind, PowAttrs, Trait, WhereAttrs
 from mirage_nb.ir.syntax import expression
 from mirage_nb.lang import constants
@@ -113,10 +113,16 @@ def matmul(b: Builder, x: Term, y: Term) -> Term:
     row, column = (len(b.shape(v)) == 1 for v in (left, right))
     left = reshaped(b, left, (1, *b.shape(left))) if row else left
     right = reshaped(b, right, (*b.shape(right), 1)) if column else right
-    made = b.emit(OpKind.MATMUL, left, right)
+    made = product(b, left, right)
     *lead, rows, columns = b.shape(made)
     kept = (*lead, *(() if row else (rows,)), *(() if column else (columns,)))
     return shaped(b, made, kept)
+
+
+def product(b: Builder, x: Value, y: Value) -> Value:
+    """Two matrices multiplied; one that is stored in bytes is given the other's type."""
+    wide = computed(promote(b.dtype(x), b.dtype(y)))
+    return b.emit(OpKind.MATMUL, *(b.tensor(cast(wide)(b, v), "@") if b.dtype(v) in BYTES else v for v in (x, y)))
 
 
 def floor_divide(b: Builder, x: Term, y: Term) -> Term:
@@ -333,12 +339,13 @@ def minimum(b: Builder, x: Term, y: Term) -> Term:
 
 
 def cast(dtype: DType) -> Callable[[Builder, Term], Term]:
-    """The function that gives a tensor another element type; constants have none of their own."""
+    """The function that gives a tensor another element type, of one of bytes that of what is computed of them;
+    constants have none of their own."""
 
     def lower(b: Builder, x: Term) -> Term:
-        if isinstance(x, Number) or b.dtype(x) is dtype:
+        if isinstance(x, Number) or b.dtype(x) in (dtype, computed(dtype)):
             return x
-        return b.emit(OpKind.CAST, x, attrs=CastAttrs(dtype))
+        return b.emit(OpKind.CAST, x, attrs=CastAttrs(computed(dtype)))
 
     return lower
 

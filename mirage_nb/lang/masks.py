@@ -43,6 +43,7 @@ from mirage_nb.lang.lowering import (
     is_mask,
     is_whole,
     multiply,
+    product,
     remainder,
     scale,
     subtract,
@@ -304,7 +305,7 @@ def cumsum(b: Builder, x: Value, axis: int) -> Term:
     order[axis], order[-1] = order[-1], order[axis]
     turned = b.tensor(transpose(b, x, tuple(order)), "cumsum")
     rows = reshaped(b, turned, (1, *shape)) if rank == 1 else turned
-    summed = b.emit(OpKind.MATMUL, rows, triangle)
+    summed = product(b, rows, triangle)
     return transpose(b, reshaped(b, summed, b.shape(turned)), tuple(order))
 
 
@@ -432,7 +433,7 @@ def take(b: Builder, x: Value, index: Value, axis: int) -> Term:
         chosen = b.tensor(where(b, reshaped(b, ones, (*flat, 1)), rows, ZERO), "take")
         made = b.emit(OpKind.SUM, chosen, attrs=DimAttrs(1)) if extent > 1 else chosen
     else:
-        made = b.emit(OpKind.MATMUL, reshaped(b, b.tensor(cast(b.dtype(x))(b, ones), "take"), flat), rows)
+        made = product(b, reshaped(b, b.tensor(cast(b.dtype(x))(b, ones), "take"), flat), rows)
     made = reshaped(b, made, (*b.shape(index), *shape[:axis], *shape[axis + 1 :]))
     count = len(b.shape(index))
     moved = (*range(count, count + axis), *range(count), *range(count + axis, count + len(shape) - 1))

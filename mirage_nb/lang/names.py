@@ -29,8 +29,8 @@ WHOLE = frozenset({
     *(f"{kind}{bits}" for kind in ("i", "u", "int", "uint") for bits in (8, 16, 32, 64)),
     "bool", "int", "long", "short",
 })  # fmt: skip
-"""Element types of inputs that hold whole numbers, as indices, classes and masks do. Kernels hold them in f32, exactly
-up to 2**24, which is more than any axis that they may be a place of."""
+"""Element types of inputs that hold whole numbers, as indices, classes and masks do. Those of one byte are stored so;
+the others kernels hold in f32, exactly up to 2**24, which is more than any axis that they may be a place of."""
 
 CONSTANTS: dict[str, Number | Infinity | Text | Nothing] = {
     "pi": literal("3.141592653589793"),

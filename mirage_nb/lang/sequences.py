@@ -14,7 +14,7 @@ from fractions import Fraction
 from math import inf
 
 from mirage_nb.errors import DTypeError, ProgramSizeError, ProgramSyntaxError, ShapeError
-from mirage_nb.ir.dtypes import DTYPE_NAMES, FORMATS
+from mirage_nb.ir.dtypes import DTYPE_NAMES, FLOATS, FORMATS
 from mirage_nb.lang.builder import (
     Builder,
     Callee,
@@ -155,12 +155,12 @@ def _whole(b: Builder, x: Result) -> Result:
 def _limits(b: Builder, dtype: Result) -> Result:
     """torch.finfo and torch.iinfo; what no constant may be is left out."""
     word = dtype.value if isinstance(dtype, Text) else ""
-    if word in DTYPE_NAMES:
+    if DTYPE_NAMES.get(word) in FLOATS:
         digits, exponent = FORMATS[DTYPE_NAMES[word]]
         top, steps = (2 - Fraction(1, 2**digits)) * 2**exponent, {"eps": Fraction(1, 2**digits)}
         least = Fraction(2, 2**exponent)
         found = steps | ({"max": top, "min": -top, "tiny": least, "smallest_normal": least} if exponent < 1000 else {})
-    elif (bits := re.fullmatch("u?int([0-9]+)", word)) is not None:
+    elif (bits := re.fullmatch("[ui](?:nt)?([0-9]+)", word.replace("uint", "u"))) is not None:
         signed = word[0] == "i"
         found = {"max": 2 ** (int(bits[1]) - signed) - 1, "min": -(2 ** (int(bits[1]) - 1)) if signed else 0}
     else:

@@ -268,7 +268,7 @@ def part_leaf(
     several parts, which take turns."""
     attrs, part = scope.block.savers[output].attrs, parts[0]
     assert isinstance(attrs, OutSaverAttrs)
-    whole = len(parts) > 1 or part.keeps(width)
+    whole = len(parts) > 1 or part.keeps(width, type_.shape)
     at = index if whole else (*index[:-1], index[-1] + named("v", width))
     at, count = part.at(within(at, form, part.shape)), width * len(parts) if whole else 1
     leaf = output_leaf(scope, attrs, f"o{output}", at, part.whole, type_, count)

@@ -21,6 +21,7 @@ from mirage_nb.tile.index import Index, named
 from mirage_nb.tile.order import Phase
 from mirage_nb.tile.placement import Place, Step, StepKind
 from mirage_nb.tile.program import flat
+from mirage_nb.tile.sharing import Side, Tiling, twins
 from mirage_nb.tile.sketch import pairs
 from mirage_nb.tile.staged import KINDS, Signal, StagedProgram, Statement
 
@@ -292,11 +293,19 @@ class _Planner:
             walked = multiplied(self.scope, value)
             return staged.Dot(name if step.accum is not None else "", value, factors, walked)
         body: list[Statement] = [] if step.accum is not None else [staged.Zeros(name, (*tiling.per_warp[:3], 4))]
-        for number, (left, right) in enumerate(factors):
-            body.append(staged.Multiply(name, tiling, *sides(self.scope, tiling, left, right), number))
+        body += [staged.Multiply(name, tiling, *both, n) for n, both in enumerate(self._sides(step.op, tiling))]
         if step.value is not None:
-            body.append(staged.Unload(step.value, name, tiling))
+            body.append(self._unload(step.op, step.value, name, tiling))
         return staged.Warps(0, tiling, tuple(body))
+
+    def _sides(self, product: int, tiling: Tiling) -> list[tuple[Side, Side]]:
+        """Of all products that an operator adds up."""
+        op = self.block.ops[product]
+        factors = pairs(op.kind, op.inputs)
+        return [sides(self.scope, tiling, *both, alone=len(factors) == 1) for both in factors]
+
+    def _unload(self, product: int, value: int, name: str, tiling: Tiling) -> Statement:
+        return staged.Unload(value, name, tiling, twins(self.block.types, *self._sides(product, tiling)[0]))
 
     def _finish(self, step: Step) -> Statement:
         """Registers of an accumulator go to its shared tile."""
@@ -306,7 +315,7 @@ class _Planner:
             case StepKind.MATMUL:
                 tiling = self.staged.tiling(source.op)
                 if tiling is not None:
-                    return staged.Warps(0, tiling, (staged.Unload(step.value, name, tiling),))
+                    return staged.Warps(0, tiling, (self._unload(source.op, step.value, name, tiling),))
                 return staged.Leave(step.value, name, multiplied(self.scope, step.value))
             case StepKind.REDUCE:
                 op = self.block.ops[source.op]

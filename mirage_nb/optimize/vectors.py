@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mirage_nb.ir import HALVES, DimAttrs, InIterAttrs, OpKind, RepeatAttrs, ReshapeAttrs
+from mirage_nb.ir import BYTES, HALVES, DimAttrs, InIterAttrs, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.optimize.access import Scope, operand_leaf, trace
 from mirage_nb.tile.index import Index, dims_behind, named, reshaped_dim
 from mirage_nb.tile.placement import Place
@@ -176,13 +176,28 @@ def _copy_width(scope: Scope, value: int, attrs: InIterAttrs, iteration: Index) 
 # -- sides of products
 
 
-def sides(scope: Scope, tiling: Tiling, left: int, right: int) -> tuple[Side, Side]:
-    """The operand on the 16 rows and the one on the 8 columns of the instruction."""
+def sides(scope: Scope, tiling: Tiling, left: int, right: int, *, alone: bool = True) -> tuple[Side, Side]:
+    """The operand on the 16 rows and the one on the 8 columns of the instruction. alone: no other product goes into the
+    same registers."""
     batch = np.broadcast_shapes(scope.shape(left)[:-2], scope.shape(right)[:-2])
     depth = scope.shape(left)[-1]
     first = _laid(scope, Side(left, batch, scope.shape(left)[-2], depth, transposed=False))
     second = _laid(scope, Side(right, batch, scope.shape(right)[-1], depth, transposed=True))
-    return (second, first) if tiling.swapped else (first, second)
+    rows, columns = (second, first) if tiling.swapped else (first, second)
+    if any(_in_bytes(scope, side) and side.along == "depth" for side in (rows, columns)):
+        return _in_fours(rows), _in_fours(columns)
+    able = alone and (tiling.per_warp[2] % 2 == 0 or not _in_bytes(scope, columns))
+    if not able:
+        rows, columns = (replace(s, along="") if _in_bytes(scope, s) else s for s in (rows, columns))
+    return rows, columns
+
+
+def _in_bytes(scope: Scope, side: Side) -> bool:
+    return scope.block.types[side.value].dtype in BYTES
+
+
+def _in_fours(side: Side) -> Side:
+    return replace(side, fours=True, along=side.along if side.along == "depth" else "")
 
 
 def _laid(scope: Scope, side: Side) -> Side:
@@ -198,12 +213,13 @@ def _laid(scope: Scope, side: Side) -> Side:
     lying = list(zip(layout.strides, layout.shape, strict=True))
     inner = [d for d, (stride, extent) in enumerate(lying) if stride == 1 and extent > 1]
     others = [s for d, s in enumerate(layout.strides) if d not in inner]
-    if layout.dtype not in HALVES or len(inner) != 1 or any(s % 8 for s in others):
+    chunk = CHUNK_BYTES // layout.dtype.size
+    if layout.dtype not in HALVES | BYTES.keys() or len(inner) != 1 or any(s % chunk for s in others):
         return side
     position = index[inner[0]]
     elsewhere = [part for d, part in enumerate(index) if d != inner[0]]
     for name, extent, along in (("SIDE", side.extent, "side"), ("DEPTH", side.depth, "depth")):
         alone = position == named(name, extent) and extent == layout.shape[inner[0]]
-        if alone and extent % 8 == 0 and not any(name in str(part) for part in elsewhere):
+        if alone and extent % chunk == 0 and not any(name in str(part) for part in elsewhere):
             return replace(side, along=along)
     return side

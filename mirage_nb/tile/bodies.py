@@ -239,7 +239,7 @@ class Finder:
 
     def _product(self, node: Node) -> bool:
         (left, right), (value,) = node.reads, node.makes
-        if right not in self.leaves or not self.sketch.on_tensor_cores(node):
+        if right not in self.leaves or not self.sketch.on_tensor_cores(node) or self.sketch.on_bytes(node):
             return False
         self.factors.append(left)
         self.products.append(value)

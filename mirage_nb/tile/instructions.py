@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from mirage_nb.ir import DType
+from mirage_nb.ir import FLOATS, DType
 from mirage_nb.tile.precision import COMPOSITIONS, EXACT, Composition
 from mirage_nb.tile.texels import Texel, canonical_group, canonical_matrix, canonical_vector
 
@@ -137,7 +137,7 @@ INSTRUCTIONS: dict[str, InstructionTile] = {
         *(_wgmma(n, dtype) for dtype in (DType.F16, DType.BF16) for n in WGMMA_COLUMNS),
         *(_wgmma_tf32(n) for n in TF32_COLUMNS),
         *(_mma(dtype) for dtype in (DType.F16, DType.BF16)),
-        *(_fma(dtype) for dtype in DType),
+        *(_fma(dtype) for dtype in FLOATS),
         InstructionTile("mma.m16n8k8.tf32", 16, 8, 8, DType.F32, _REGISTERS, _REGISTERS, 1, Unit.TENSOR,
                         (80, NEWEST), 16 * 8 * 8 / (TENSOR_MULTIPLIES / 4), 33.0, "mma_m16n8k8_tf32",
                         canonical_matrix(16, 8, 8), "tf32"),

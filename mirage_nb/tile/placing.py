@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mirage_nb.ir import BlockGraph, DimAttrs, Op, OpKind, TransposeAttrs
+from mirage_nb.ir import BlockGraph, DimAttrs, Op, OpKind, ReshapeAttrs, TransposeAttrs
 from mirage_nb.tile.index import Index, Multi, linear, unravel
 from mirage_nb.tile.register_resident import PLACING
 
@@ -58,15 +58,26 @@ class Part:
         """The shape of the saved value."""
         return self.path[-1].shape if self.path else self.shape
 
-    def keeps(self, width: int) -> bool:
-        """Whether the elements of a vector lie one behind the other where they are saved."""
-        return all(placing.keeps(width) for placing in self.path)
+    def keeps(self, width: int, tensor: tuple[int, ...]) -> bool:
+        """Whether the elements of a vector lie one behind the other where they are saved, in a tensor of this shape."""
+        shorter = any(isinstance(p.op.attrs, ReshapeAttrs) and p.shape[-1] % width for p in self.path)
+        return all(p.keeps(width) for p in self.path) and not (shorter and _run(self.whole, tensor) % width)
 
     def at(self, index: Multi) -> Multi:
         """Where an element is in the saved value."""
         for placing in self.path:
             index = placing.at(index)
         return index
+
+
+def _run(tile: tuple[int, ...], tensor: tuple[int, ...]) -> int:
+    """Elements of a tile that lie behind one another in its tensor."""
+    run = 1
+    for own, whole in zip(reversed(tile), reversed(tensor), strict=True):
+        run *= own
+        if own != whole:
+            break
+    return run
 
 
 def parts(block: BlockGraph, value: int) -> list[Part]:

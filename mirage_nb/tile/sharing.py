@@ -7,7 +7,9 @@ least work per warp; depth is split only where the sum can wait until after the 
 
 from __future__ import annotations
 
+import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirage_nb.ir import TensorType
+from mirage_nb.ir import BYTES, TensorType
 from mirage_nb.tile.index import Index, Multi, broadcast_index, named, unravel
 
 ROW_TILE, COLUMN_TILE, DEPTH_TILE = 16, 8, 16
@@ -312,7 +314,9 @@ class Side:
     """One side of a product as the instruction sees it: [batch, side, depth].
 
     transposed: the value's last dimension is `side`, not depth. along: "side" or "depth", which of them lies along
-    16-byte chunks that ldmatrix takes; "": elements are gathered one by one.
+    16-byte chunks that ldmatrix takes; "": elements are gathered one by one. fours: of sixteen summed elements a lane
+    has four that lie side by side, as ldmatrix brings those of one byte along the depth, and not two pairs; on both
+    sides, or on none. Along the side such elements come in pairs, too: two tiles of eight take turns (`Twins`).
     """
 
     value: int
@@ -321,12 +325,29 @@ class Side:
     depth: int
     transposed: bool
     along: str = ""
+    fours: bool = False
 
     def index(self, shape: Extents, batch: Index, side: Index, depth: Index) -> Multi:
         """The index into the value, which has this shape."""
         lead = unravel(batch, self.batch)
         inner = (depth, side) if self.transposed else (side, depth)
         return broadcast_index((*lead, *inner), shape)
+
+
+class Twins(enum.Enum):
+    """Of which side of a product the even places are in one tile of eight, and the odd ones in the next."""
+
+    NEITHER = ""
+    ROWS = "rows"
+    COLUMNS = "columns"
+
+
+def twins(types: Sequence[TensorType], rows: Side, columns: Side) -> Twins:
+    """The side that lies so: types of the values of a block."""
+    for side, found in ((rows, Twins.ROWS), (columns, Twins.COLUMNS)):
+        if types[side.value].dtype in BYTES and side.along == "side":
+            return found
+    return Twins.NEITHER
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mirage_nb.ir import (
+    BYTES,
     HALVES,
     OPS,
     AccumAttrs,
@@ -23,6 +24,7 @@ from mirage_nb.ir import (
     OpKind,
     ThreadGraph,
     Trait,
+    promote,
 )
 
 MATMULS = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
@@ -168,9 +170,14 @@ class Sketch:
         return tuple(found)
 
     def on_tensor_cores(self, node: Node) -> bool:
-        """Whether tensor cores compute its products: all operands are f16, or all bf16."""
-        types = {self.values[value].dtype for pair in node.pairs for value in pair}
+        """Whether tensor cores compute its products: all operands are f16, or all bf16, or such and bytes, which are
+        widened where they are loaded."""
+        types = {promote(*(self.values[value].dtype for value in pair)) for pair in node.pairs}
         return len(types) == 1 and types <= HALVES
+
+    def on_bytes(self, node: Node) -> bool:
+        """Whether an operand of its products is stored in bytes."""
+        return any(self.values[value].dtype in BYTES for pair in node.pairs for value in pair)
 
     def is_view(self, index: int) -> bool:
         """Whether an operator passes on what it reads, in another shape or for all iterations."""

@@ -22,7 +22,7 @@ from mirage_nb.tile.bodies import Region
 from mirage_nb.tile.boxes import Bulk
 from mirage_nb.tile.placement import Place, Step
 from mirage_nb.tile.shared import Buffer
-from mirage_nb.tile.sharing import Cells, Extents, Share, Side, Tiling, Vectors
+from mirage_nb.tile.sharing import Cells, Extents, Share, Side, Tiling, Twins, Vectors
 
 KINDS = {OpKind.SUM: AccumKind.SUM, OpKind.MAX: AccumKind.MAX, OpKind.RESCALED_SUM: AccumKind.RESCALE}
 """What reductions fold by."""
@@ -300,6 +300,7 @@ class Unload:
     value: int
     source: str
     tiling: Tiling
+    twins: Twins = Twins.NEITHER
 
 
 @dataclass(frozen=True, slots=True)

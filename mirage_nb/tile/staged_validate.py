@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from mirage_nb.ir import AccumKind, InIterAttrs
+from mirage_nb.ir import BYTES, AccumKind, InIterAttrs
 from mirage_nb.targets import Target
 from mirage_nb.tile import staged
 from mirage_nb.tile.boxes import bulk_of, read_once
@@ -21,7 +21,7 @@ from mirage_nb.tile.placement import Place
 from mirage_nb.tile.program import GROUP, flat
 from mirage_nb.tile.rules import RESERVED_BYTES
 from mirage_nb.tile.shared import LINE_BYTES, SWIZZLES, SharedLayout
-from mirage_nb.tile.sharing import DEPTH_TILE, Cells, Patches, Share, Side, Squares, Tiling, Vectors
+from mirage_nb.tile.sharing import DEPTH_TILE, Cells, Patches, Share, Side, Squares, Tiling, Twins, Vectors, twins
 from mirage_nb.tile.sketch import pairs
 from mirage_nb.tile.staged import How, StagedProgram, Statement
 from mirage_nb.tile.staged_run import follow
@@ -30,7 +30,7 @@ ALIGNED = 128
 """Where tensors begin in shared memory."""
 PATTERN = 1024
 """Where they do under a swizzle."""
-WIDTHS = (1, 2, 4, 8)
+WIDTHS = (1, 2, 4, 8, 16)
 COPIED = (4, 8, 16)
 """Bytes of an asynchronous copy."""
 WALKED: dict[type, str] = {
@@ -271,16 +271,27 @@ class _Validator:
                 wanted = tiling.columns if tiling.swapped else tiling.rows
                 if depth * DEPTH_TILE != rows.depth or rows.extent != wanted:
                     yield f"{depth} tiles of rows are loaded"
-            case staged.Unload(value, _, tiling):
+            case staged.Unload(value, source, tiling):
                 if self.types[value].elements != tiling.batch * tiling.rows * tiling.columns:
                     yield f"%{value} is another result"
+                if {twins(self.types, p.rows, p.columns) for p in self._into(source)} - {statement.twins}:
+                    yield f"{source} lies otherwise"
+
+    def _into(self, registers: str) -> Iterator[staged.Multiply]:
+        """The products that are added to registers."""
+        return (s for s in self.statements if isinstance(s, staged.Multiply) and s.result == registers)
 
     def _sides(self, tiling: Tiling, rows: Side, columns: Side) -> Iterator[str]:
         if rows.depth != columns.depth or rows.transposed is columns.transposed:
             yield "sides of a product are of other depths"
         if (rows.extent, columns.extent) != (tiling.rows, tiling.columns) or rows.transposed is not tiling.swapped:
             yield "sides of a product are of other extents"
+        odd = twins(self.types, rows, columns) is Twins.COLUMNS and tiling.per_warp[2] % 2 > 0
+        if rows.fours is not columns.fours or odd:
+            yield "lanes have other elements of the two sides"
         for side in (rows, columns):
+            if side.along == "depth" and self.types[side.value].dtype in BYTES and not side.fours:
+                yield f"%{side.value} comes in fours"
             *_, height, width = self.types[side.value].shape
             if (side.extent, side.depth) != ((width, height) if side.transposed else (height, width)):
                 yield f"%{side.value} is another side"

@@ -13,7 +13,7 @@ import pytest
 
 from mirage_nb.codegen import Options, emit
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import AccumKind, DimAttrs, DType, KernelGraph, Op, OpKind
+from mirage_nb.ir import FLOATS, AccumKind, DimAttrs, DType, KernelGraph, Op, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.runtime.execution.buffers import Array, decode, encode
@@ -203,7 +203,7 @@ def test_comparisons_are_those_of_ieee_754() -> None:
                 made.append(" + ".join(f"({left} {sign} {right}) * {2**k}" for k, sign in enumerate(SIGNS)))
         return parse("\n".join([*lines, f"return {', '.join(made)}"])).graph
 
-    every, kernel = program(*DType), in_one_kernel(program(DType.F16, DType.BF16, DType.F32))
+    every, kernel = program(*FLOATS), in_one_kernel(program(DType.F16, DType.BF16, DType.F32))
     references = evaluate(every, {i.name: values[i.name[0]] for i in every.inputs})
     found = run(emit(kernel, H200), [encode(values[i.name[0]], i.type.dtype) for i in kernel.inputs])
     read = [decode(one, output.dtype) for one, output in zip(found, kernel.output_types, strict=True)]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from mirage_nb.errors import DTypeError, LaunchError, ShapeError
 from mirage_nb.interp import evaluate
-from mirage_nb.ir import DType, Input, TensorType
+from mirage_nb.ir import BYTES, DType, Input, TensorType
+from mirage_nb.ir import FLOATS as REAL
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.buffers import STORED, accept, check_count, decode, draw_sample, encode, poisoned
 from mirage_nb.runtime.execution.execute import as_declared
@@ -41,7 +42,7 @@ def test_what_is_stored_is_stored_again_unchanged(values: list[float], dtype: DT
     assert stored.itemsize == dtype.size
 
 
-@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("dtype", REAL)
 def test_poison_is_not_a_number_and_is_caught(dtype: DType) -> None:
     array = poisoned(TensorType((3, 2), dtype))
     assert array.shape == (3, 2) and np.isnan(decode(array, dtype)).all()
@@ -52,7 +53,7 @@ def test_poison_is_not_a_number_and_is_caught(dtype: DType) -> None:
 @pytest.mark.parametrize("given_", [np.float64, np.float32, np.float16])
 def test_floats_that_would_be_rounded_are_refused(given_: type) -> None:
     """NumPy has no bf16: floats are the only way to it. What is lost by nothing is taken."""
-    for dtype in DType:
+    for dtype in REAL:
         array = np.ones(2, given_)
         if dtype is DType.BF16 or np.can_cast(given_, STORED[dtype], "safe"):
             assert (decode(accept(array, as_input(dtype, 2)), dtype) == 1).all()
@@ -61,6 +62,24 @@ def test_floats_that_would_be_rounded_are_refused(given_: type) -> None:
             accept(array, as_input(dtype, 2))
         assert "X.astype(" in told.value.hint and "cast=True" in told.value.hint
         (fits,) = as_declared([array], [as_input(dtype, 2)])
+        assert fits.dtype == STORED[dtype]
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("kind", [np.float32, np.int64, np.uint8])
+def test_bytes_hold_whole_numbers_of_any_kind_and_no_others(dtype: DType, kind: type) -> None:
+    held, into = BYTES[dtype], as_input(dtype, 3)
+    array = np.array([max(held[0], np.iinfo(kind).min if kind is np.uint8 else held[0]), 1, held[-1]]).astype(kind)
+    stored = accept(array, into)
+    assert stored.dtype == STORED[dtype] and (decode(stored, dtype) == array).all()
+    for wrong in (np.array([0, 1, held[-1] + 1]), np.array([0, 0.5, 1], np.float32)):
+        if dtype is DType.BOOL:  # any number but 0 is true
+            assert (accept(wrong, into) == (wrong != 0)).all()
+            continue
+        with pytest.raises(DTypeError, match=f"X has numbers that {dtype.value} does not have") as told:
+            accept(wrong, into)
+        assert f"{held[0]} to {held[-1]}" in told.value.hint
+        (fits,) = as_declared([wrong], [into])
         assert fits.dtype == STORED[dtype]
 
 

@@ -27,6 +27,8 @@ DTYPES = {
     "torch.float16": DType.F16, "torch.bfloat16": DType.BF16, "torch.float32": DType.F32, "torch.float64": DType.F64,
 }  # fmt: skip
 """The element types of torch that programs have, by name."""
+BYTES = {"torch.int8": DType.I8, "torch.uint8": DType.U8, "torch.bool": DType.BOOL}
+"""Those that inputs of programs may be stored in."""
 
 SHORT = 12
 """Characters of a number that somebody wrote; longer ones are looked at as what was rounded."""

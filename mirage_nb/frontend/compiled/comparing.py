@@ -17,6 +17,7 @@ from mirage_nb.errors import LaunchError
 from mirage_nb.frontend.aten import ROWS, VIEWS
 from mirage_nb.frontend.compiled.bodies import bodies
 from mirage_nb.frontend.compiled.regions import Region
+from mirage_nb.verify.reals.ranges import SPREAD
 
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, torch.float64: 1e-6}
 """How far a kernel may be from PyTorch's own result, over the largest magnitude: both round in their own ways."""
@@ -218,7 +219,7 @@ class _Layout:
         count = 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
         numbers = torch.randn(count, generator=generator, device=self.device) * spread
         numbers = numbers.abs() if positive else numbers
-        return numbers.to(self.dtype).as_strided(self.shape, self.strides)
+        return _stored(numbers, self.dtype).as_strided(self.shape, self.strides)
 
     def placed(self, tensor: torch.Tensor) -> torch.Tensor:
         """The same elements, lying like this."""
@@ -260,8 +261,21 @@ def _defined(reference: Reference, inputs: Examples, scale: float) -> tuple[list
     return found[finite.index(max(finite))]
 
 
+def _stored(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Normal numbers as an input's type has them: whole ones of one byte lie closer together."""
+    if dtype is torch.bool:
+        return numbers > 0
+    if dtype.is_floating_point:
+        return numbers.to(dtype)
+    held = torch.iinfo(dtype)
+    numbers = numbers.abs() if held.min == 0 else numbers
+    return (numbers * SPREAD).round().clamp(held.min, held.max).to(dtype)
+
+
 def _nudged(tensor: torch.Tensor) -> torch.Tensor:
-    """About the next numbers of its type."""
+    """About the next numbers of its type; whole ones are exact."""
+    if not tensor.is_floating_point():
+        return tensor
     step = torch.finfo(tensor.dtype).eps
     signs = torch.ones_like(tensor, memory_format=torch.contiguous_format)
     signs.view(-1)[::2] = -1

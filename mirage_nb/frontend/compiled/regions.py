@@ -24,7 +24,6 @@ from torch.fx import GraphModule
 from mirage_nb.frontend.aten import POINTWISE, VIEWS
 from mirage_nb.frontend.aten.terms import Left, number
 from mirage_nb.frontend.compiled.bodies import CALLS, bodies
-from mirage_nb.frontend.compiled.lifting import lift_masks
 from mirage_nb.frontend.compiled.restore import restore_calls, restore_parts, restore_softmax, restore_views
 from mirage_nb.frontend.compiled.shapes import as_computed, as_priced, keeps_order
 from mirage_nb.frontend.complexes import lift_complex
@@ -103,7 +102,7 @@ def find_regions(gm: GraphModule, target: Target, parameters: Sequence[int] = ()
 
     Args:
         gm: of ATen, without mutation but for copies into inputs at its end; `meta["val"]` of all nodes set. What is in
-            it twice is there once then; softmax, masks and complex numbers are as programs have them: it computes what
+            it twice is there once then; softmax and complex numbers are as programs have them: it computes what
             it did.
         target: whose costs say what pays.
         parameters: numbers of the placeholders that are the same in every call.
@@ -115,7 +114,6 @@ def find_regions(gm: GraphModule, target: Target, parameters: Sequence[int] = ()
     restore_softmax(graph)
     restore_views(graph)
     restore_parts(graph)
-    lift_masks(graph)
     levels = _Levels(graph)
     found = Regions(left=dict(levels.left))
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -161,8 +159,12 @@ class _Levels:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             self.left[node] = _called(node)
             return False
+        sources = node.all_input_nodes
+        if all(map(_is_whole, (node, *sources))) and not self.left.keys().isdisjoint(sources):
+            self.left[node] = "a mask of what stays with PyTorch"
+            return False
         translation = self.translations.setdefault(level, Translation(Builder(MAX_OPERATORS)))
-        ready = all(self._brought(n, level, translation) for n in node.all_input_nodes)
+        ready = all(self._brought(n, level, translation) for n in sources)
         foreign = _foreign(node, translation) if ready else set()
         if ready and not foreign and translation.add(node):
             return True
@@ -227,6 +229,12 @@ class _Levels:
             self.left[node] = "it is handed out, and does not lie row by row"
         for source in node.all_input_nodes:
             yield from self._bases(source)
+
+
+def _is_whole(node: Any) -> bool:
+    """Whether it is a tensor of integers or truth values."""
+    held = node.meta.get("val")
+    return isinstance(held, torch.Tensor) and not held.is_floating_point() and not held.is_complex()
 
 
 def _foreign(node: Any, translation: Translation) -> set[str]:

@@ -24,7 +24,8 @@ _DTYPES: dict[str, tuple[str, ...]] = {
     "f16": ("float16",),
     "bf16": ("uint16", "bfloat16"),
     "bool": ("bool",),
-    **{f"{name}_t": (name,) for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},
+    **{f"{name}_t": (name,) for name in ("int8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},
+    "uint8_t": ("uint8", "bool"),
 }
 """Element type in the kernel -> names of NumPy dtypes that hold it; other element types take any array."""
 

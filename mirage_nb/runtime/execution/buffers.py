@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.errors import DTypeError, LaunchError, ShapeError
-from mirage_nb.ir import DType, Input, KernelGraph, TensorType
+from mirage_nb.ir import BYTES, DType, Input, KernelGraph, TensorType
 from mirage_nb.ir.ops import EXACT, show_shape
 from mirage_nb.ir.sizes import resized, size_of
 from mirage_nb.runtime.picked import right_for
@@ -23,6 +23,7 @@ from mirage_nb.verify.reals.conditioning import ROUNDING
 from mirage_nb.verify.reals.float_gate import Reference
 from mirage_nb.verify.reals.places import places
 from mirage_nb.verify.reals.ranges import ranges, within
+from mirage_nb.verify.reals.rounding import rounded
 
 Array = NDArray[Any]
 
@@ -31,6 +32,9 @@ STORED: dict[DType, type[np.generic]] = {
     DType.BF16: np.uint16,
     DType.F32: np.float32,
     DType.F64: np.float64,
+    DType.I8: np.int8,
+    DType.U8: np.uint8,
+    DType.BOOL: np.bool_,
 }
 BLOCK = 2**22 - 3
 """At most so many numbers are drawn for an input, and then again and again: a prime, so that no two rows are alike."""
@@ -46,16 +50,18 @@ type: an exponential of large scores does."""
 
 
 def encode(values: Array, dtype: DType) -> Array:
-    """Real numbers rounded to `dtype`, as stored; those beyond it are infinite."""
+    """Real numbers rounded to `dtype`, as stored; those beyond it are infinite, of whole ones the last."""
+    if dtype in BYTES:
+        return np.ascontiguousarray(rounded(values, dtype), dtype=STORED[dtype])
     if dtype is not DType.BF16:
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(values, dtype=STORED[dtype])
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    rounded = (bits >> np.uint32(16)) & np.uint32(1)
-    rounded += np.uint32(0x7FFF)
-    rounded += bits
-    rounded >>= np.uint32(16)
-    return rounded.astype(np.uint16)
+    even = (bits >> np.uint32(16)) & np.uint32(1)
+    even += np.uint32(0x7FFF)
+    even += bits
+    even >>= np.uint32(16)
+    return even.astype(np.uint16)
 
 
 def decode(stored: Array, dtype: DType) -> Array:
@@ -66,7 +72,9 @@ def decode(stored: Array, dtype: DType) -> Array:
 
 
 def poisoned(type_: TensorType) -> Array:
-    """An array full of NaN: an element that is never written shows."""
+    """An array full of NaN, or of a whole number that is rare: an element that is never written shows."""
+    if type_.dtype in BYTES:
+        return np.full(type_.shape, BYTES[type_.dtype][-1], STORED[type_.dtype])
     if type_.dtype is DType.BF16:
         return np.full(type_.shape, 0x7FFF, np.uint16)
     return np.full(type_.shape, np.nan, STORED[type_.dtype])
@@ -100,23 +108,34 @@ def accept(tensor: Any, into: Input) -> Array:
         said = f"{into.name} has dtype {host.dtype}, the program says {into.type.dtype.value}"
         raise DTypeError(said, hint="inputs are arrays of real numbers")
     stored = encode(host, into.type.dtype)
-    if host.dtype.kind in "iu" and host.dtype.itemsize >= WIDE_BYTES and into.type.dtype in WHOLE:
+    if host.dtype != stored.dtype and may_round(host.dtype.kind, host.dtype.itemsize, into):
         with np.errstate(invalid="ignore"):  # those that are rounded beyond their type
             check_whole(bool((stored.astype(host.dtype) != host).any()), into)
     return stored
 
 
+def may_round(kind: str, itemsize: int, into: Input) -> bool:
+    """Whether an input's type may lack a number of another type, of such a kind and size, and should have them all."""
+    if into.type.dtype in BYTES:
+        return into.type.dtype is not DType.BOOL  # any number but 0 is true
+    return kind in "iu" and itemsize >= WIDE_BYTES and into.type.dtype in WHOLE
+
+
 def check_whole(rounded: bool, into: Input) -> None:
     """Raises DTypeError where whole numbers would be rounded to the type that an input is held in."""
+    dtype = into.type.dtype
+    if rounded and dtype in BYTES:
+        what = f"{into.name} has numbers that {dtype.value} does not have"
+        raise DTypeError(what, hint=f"these are {BYTES[dtype][0]} to {BYTES[dtype][-1]}")
     if rounded:
-        what = f"{into.name} has whole numbers that {into.type.dtype.value}, which holds them here, would round"
-        raise DTypeError(what, hint=f"{into.type.dtype.value} has all of them up to {EXACT[into.type.dtype]:,}, {CAST}")
+        what = f"{into.name} has whole numbers that {dtype.value}, which holds them here, would round"
+        raise DTypeError(what, hint=f"{dtype.value} has all of them up to {EXACT[dtype]:,}, {CAST}")
 
 
 def check_floats(tensor: Any, into: Input) -> None:
     """Raises DTypeError for a NumPy array whose floats the input's type would round."""
     dtype = into.type.dtype
-    if isinstance(tensor, np.ndarray) and tensor.dtype.kind == "f" and dtype is not DType.BF16:
+    if isinstance(tensor, np.ndarray) and tensor.dtype.kind == "f" and dtype not in (DType.BF16, *BYTES):
         if not np.can_cast(tensor.dtype, STORED[dtype], "safe"):
             wanted = np.dtype(STORED[dtype]).name
             said = f"{into.name} has dtype {tensor.dtype}, the program says {dtype.value}"

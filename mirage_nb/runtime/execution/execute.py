@@ -17,13 +17,11 @@ import numpy as np
 from mirage_nb.codegen import Emitted, Fitting, Launch, LibraryCall, TensorArg
 from mirage_nb.errors import LaunchError
 from mirage_nb.interp import evaluate
-from mirage_nb.ir import DType, Input, KernelGraph
+from mirage_nb.ir import BYTES, DType, Input, KernelGraph
 from mirage_nb.ir.rewrite import alone
 from mirage_nb.predefined import part
 from mirage_nb.runtime.execution.buffers import (
     STORED,
-    WHOLE,
-    WIDE_BYTES,
     Array,
     Sample,
     accept,
@@ -32,6 +30,7 @@ from mirage_nb.runtime.execution.buffers import (
     check_whole,
     decode,
     encode,
+    may_round,
     poisoned,
     shapes_of,
 )
@@ -235,7 +234,7 @@ def whole_declared(tensors: Sequence[Any], inputs: Sequence[Input]) -> tuple[Any
 
 def _held_whole(tensor: Any, into: Input) -> Any:
     made = _declared(tensor, into.type.dtype)
-    if tensor.dtype.itemsize >= WIDE_BYTES and into.type.dtype in WHOLE and not _captured(tensor):
+    if made is not tensor and may_round(_kind(tensor), tensor.dtype.itemsize, into) and not _captured(tensor):
         back = made.to(tensor.dtype) if is_torch(tensor) else made.astype(tensor.dtype)
         check_whole(bool((back != tensor).any()), into)
     return made
@@ -252,11 +251,23 @@ def _captured(tensor: Any) -> bool:
 def _is_whole(tensor: Any, dtype: DType) -> bool:
     if is_torch(tensor):
         return not tensor.is_floating_point() and not tensor.is_complex()
-    kind = getattr(getattr(tensor, "dtype", None), "kind", "")
-    return kind in ("i", "u", "b") and dtype is not DType.BF16 and not isinstance(tensor, np.ndarray)
+    return _kind(tensor) in ("i", "u", "b") and dtype is not DType.BF16 and not isinstance(tensor, np.ndarray)
+
+
+def _is_real(tensor: Any) -> bool:
+    return tensor.is_floating_point() if is_torch(tensor) else _kind(tensor) == "f"
+
+
+def _kind(tensor: Any) -> str:
+    """Of the elements of a tensor, as NumPy names them; whole numbers of PyTorch are i or b."""
+    if is_torch(tensor):
+        return "b" if str(tensor.dtype) == "torch.bool" else "i"
+    return getattr(getattr(tensor, "dtype", None), "kind", "")
 
 
 def _declared(tensor: Any, dtype: DType) -> Any:
+    if dtype in BYTES and _is_real(tensor):
+        tensor = tensor.round().clip(BYTES[dtype][0], BYTES[dtype][-1])
     if is_torch(tensor):
         import torch
 

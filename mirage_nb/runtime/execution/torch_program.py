@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from mirage_nb.errors import DTypeError, GraphError
-from mirage_nb.ir import ArangeAttrs, DType, Input, KernelGraph, OpKind, formula
+from mirage_nb.ir import BYTES, OPS, ArangeAttrs, DType, Input, KernelGraph, OpKind, Trait, formula
 from mirage_nb.ir.sizes import open_reshapes
 from mirage_nb.runtime.execution.buffers import CAST
 
@@ -20,6 +20,9 @@ TORCH_DTYPE: dict[DType, str] = {
     DType.BF16: "bfloat16",
     DType.F32: "float32",
     DType.F64: "float64",
+    DType.I8: "int8",
+    DType.U8: "uint8",
+    DType.BOOL: "bool",
 }
 """The names of the element types in torch."""
 
@@ -182,9 +185,10 @@ def as_torch(graph: KernelGraph, torch: Any, *, exact: bool = False) -> Callable
             operands = tuple(values[v].device for v in values if v == 0)
         if op.kind not in ARITHMETIC:
             operands = tuple(values[0].new_full((), x) if isinstance(x, float) else x for x in operands)
-        if op.kind in PRODUCTS and not exact:  # of one type only; called with float64 all are
+        narrow = Trait.VIEW not in OPS[op.kind].traits and any(graph.types[v].dtype in BYTES for v in op.inputs)
+        if (narrow or op.kind in PRODUCTS) and not exact:  # of one type only; called with float64 all are
             wide = graph.types[result].dtype
-            kept = [graph.types[v].dtype is wide for v in op.inputs]
+            kept = [v in scalars or graph.types[v].dtype is wide for v in op.inputs]
             operands = tuple(x if k else x.to(torch_dtype(torch, wide)) for x, k in zip(operands, kept, strict=True))
         values[result] = rule(torch, op.attrs, operands)
     outputs = (values[0].new_full((), scalars[v]) if v in scalars else values[v] for v in graph.outputs)

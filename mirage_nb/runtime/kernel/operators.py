@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-STORED = {"f16": "float16", "bf16": "uint16", "f32": "float32", "f64": "float64"}
+STORED = {
+    "f16": "float16", "bf16": "uint16", "f32": "float32", "f64": "float64", "i8": "int8", "u8": "uint8", "bool": "bool",
+}  # fmt: skip
 """Element types, and the NumPy and CuPy types that hold them: bf16 travels as bit patterns."""
 
 

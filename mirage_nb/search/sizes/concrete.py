@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from mirage_nb.ir import (
+    BYTES,
+    HALVES,
     OPS,
     AccumAttrs,
     AccumKind,
@@ -399,14 +401,15 @@ class BlockWriter:
         return self._append(Op(OpKind.MATMUL, (x, y)), of_product(left, right))
 
     def _widened(self, value: int, axis: int) -> int:
-        """An operand that is computed here, in the type in which the program's products along the axis read theirs."""
-        op = self.block.ops[value]
+        """An operand that is computed here, or stored in bytes, in the type in which the program's products along the
+        axis read theirs. Tensor cores are given bytes as they are."""
+        op, held = self.block.ops[value], self.block.types[value].dtype
         while op.inputs and Trait.VIEW in OPS[op.kind].traits:
             op = self.block.ops[op.inputs[0]]
-        if op.kind is OpKind.IN_ITER:
-            return value
         wide = _read_as(self.prepared, axis)
-        if wide is None or self.block.types[value].dtype.size >= wide.size:
+        if op.kind is OpKind.IN_ITER and (held not in BYTES or wide in HALVES):
+            return value
+        if wide is None or held.size >= wide.size:
             return value
         return self._append(Op(OpKind.CAST, (value,), CastAttrs(wide)), self.layouts[value], self.zeros[value])
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mirage_nb.interp.reference import SCALARS, FloatAlgebra
 from mirage_nb.interp.run import run_block
 from mirage_nb.ir import (
+    BYTES,
     COMPARISONS,
     OPS,
     ApplyAttrs,
@@ -46,7 +47,7 @@ ROUNDING: dict[DType, float] = {
     DType.BF16: 2.0**-9 / 3**0.5,
     DType.F32: 2.0**-22 / 3**0.5,
     DType.F64: 2.0**-52 / 3**0.5,
-}
+} | dict.fromkeys(BYTES, 0.0)
 """Standard deviation of a result that is rounded to the type, relative to it: half a unit in the last place, evenly
 spread. Of f32 two bits fewer: exponentials, quotients and roots are what the fast units of a GPU make of them."""
 ACCUMULATION: dict[DType, float] = {DType.F32: 2.0**-23, DType.F64: 2.0**-52}

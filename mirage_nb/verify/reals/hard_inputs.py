@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.ir import COMPARISONS, OPS, ConstAttrs, Input, KernelGraph, Op, OpKind, Trait
+from mirage_nb.ir import BYTES, COMPARISONS, OPS, ConstAttrs, Input, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.dtypes import LARGEST
 from mirage_nb.ir.ops import Shape
 from mirage_nb.verify.reals.places import places
@@ -194,7 +194,8 @@ def tried_names(program: KernelGraph) -> tuple[str, ...]:
     """The names of hard inputs that a kernel is tried on, the most telling first: those that spoil an element, where
     the program asks of elements which are infinite or no number, then finite ones."""
     asked = _asked(program)
-    return (*_spoiled([i for n, i in enumerate(program.inputs) if n in asked]), *finite_names(program))
+    spoiled = [i for n, i in enumerate(program.inputs) if n in asked and i.type.dtype not in BYTES]
+    return (*_spoiled(spoiled), *finite_names(program))
 
 
 def _asked(program: KernelGraph) -> set[int]:
@@ -221,7 +222,7 @@ def finite_names(program: KernelGraph) -> tuple[str, ...]:
 
 def sample_names(program: KernelGraph) -> tuple[str, ...]:
     """The names of all hard inputs: those of `finite_names`, then what spoils one element."""
-    return (*finite_names(program), *_spoiled(program.inputs))
+    return (*finite_names(program), *_spoiled([i for i in program.inputs if i.type.dtype not in BYTES]))
 
 
 def _filled(draw: Draw, rng: np.random.Generator, given: Input, wanted: Range | None) -> Array:

@@ -16,13 +16,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mirage_nb.interp.reference import SCALARS
-from mirage_nb.ir import OPS, ApplyAttrs, KernelGraph, Op, OpKind, PowAttrs, Trait, formula
+from mirage_nb.ir import BYTES, OPS, ApplyAttrs, DType, KernelGraph, Op, OpKind, PowAttrs, Trait, formula
 from mirage_nb.verify.defined.domain import NEEDS, Need, power
 
 T = TypeVar("T")
 
 PROBES = np.array([-4.0, -0.75, 0.75, 4.0])
 """Where functions are asked for values."""
+SPREAD = 32.0
+"""The deviation of whole numbers of one byte."""
 KEPT = frozenset({
     OpKind.ADD, OpKind.MUL, OpKind.DIV, OpKind.SUM, OpKind.MAX, OpKind.MAXIMUM, OpKind.MATMUL, OpKind.CAST,
     OpKind.CONCAT, OpKind.RELU, OpKind.CLAMP, OpKind.WHERE,
@@ -38,6 +40,9 @@ class Range(enum.Enum):
     POSITIVE = "greater than 0"
     SHARE = "between 0 and 1"
     TRUTH = "0 or 1"
+    WHOLE = "whole numbers of one byte"
+    NATURAL = "those that are not negative"
+    COUNTED = "those that are greater than 0"
 
 
 def ranges(program: KernelGraph) -> dict[str, Range]:
@@ -56,7 +61,19 @@ def ranges(program: KernelGraph) -> dict[str, Range]:
             if operand not in constants:
                 asked[operand] = max(wanted, asked.get(operand, wanted), key=lambda r: r is Range.SHARE)
     asked |= dict.fromkeys(_choosing(program), Range.TRUTH)
-    return {i.name: asked[n] for n, i in enumerate(program.inputs) if n in asked}
+    stored = ((i.name, _stored(i.type.dtype, asked.get(n))) for n, i in enumerate(program.inputs))
+    return {name: found for name, found in stored if found is not None}
+
+
+def _stored(dtype: DType, asked: Range | None) -> Range | None:
+    """Numbers of a range that a type has, of whole ones more than a few."""
+    if dtype not in BYTES or asked is Range.TRUTH:
+        return asked
+    if dtype is DType.BOOL or asked is Range.SHARE:
+        return Range.TRUTH
+    if asked is Range.POSITIVE:
+        return Range.COUNTED
+    return Range.WHOLE if dtype is DType.I8 else Range.NATURAL
 
 
 def _choosing(program: KernelGraph) -> set[int]:
@@ -122,6 +139,12 @@ def within(values: T, wanted: Range | None) -> T:
             moved = 0.5 ** abs(numbers)
         case Range.TRUTH:
             moved = 1.0 * (numbers > 0)
+        case Range.WHOLE:
+            moved = (SPREAD * numbers).round()
+        case Range.NATURAL:
+            moved = abs(SPREAD * numbers).round()
+        case Range.COUNTED:
+            moved = 1 + abs(SPREAD * numbers).round()
         case None:
             moved = values
     return moved

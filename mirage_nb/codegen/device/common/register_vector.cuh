@@ -107,6 +107,15 @@ MIRAGE_DEVICE Vec<T, N> from_floats(const Vec<float, N>& v) {
   return r;
 }
 
+// Four 16-bit elements as two words; `p` is aligned to 8 bytes.
+template <class T>
+MIRAGE_DEVICE void load_four(const T* p, uint32_t& low, uint32_t& high MIRAGE_SITE) {
+  static_assert(sizeof(T) == 2, "elements of two bytes");
+  uint2 w;
+  detail::copy<8>(&w, p MIRAGE_PASS);
+  low = w.x, high = w.y;
+}
+
 // 16 bytes as four words; `p` is aligned to 16 bytes.
 template <class T>
 MIRAGE_DEVICE void load_words(uint32_t (&w)[4], const T* p MIRAGE_SITE) {

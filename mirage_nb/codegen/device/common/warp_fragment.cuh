@@ -6,10 +6,15 @@ namespace mirage {
 
 constexpr MIRAGE_DEVICE int mma_d_row(int l, int i) { return l / 4 + 8 * (i / 2); }
 constexpr MIRAGE_DEVICE int mma_d_column(int l, int i) { return 2 * (l % 4) + i % 2; }
+// The row where those of two tiles of eight take turns.
+constexpr MIRAGE_DEVICE int mma_twin_row(int l, int i) { return 2 * (l / 4) + i / 2; }
 constexpr MIRAGE_DEVICE int mma_a_row(int l, int i) { return l / 4 + 8 * (i % 2); }
 constexpr MIRAGE_DEVICE int mma_a_k(int l, int i) { return 2 * (l % 4) + 8 * (i / 2); }
 constexpr MIRAGE_DEVICE int mma_b_k(int l, int i) { return 2 * (l % 4) + 8 * i; }
 constexpr MIRAGE_DEVICE int mma_b_column(int l) { return l / 4; }
+// The same where a lane has four neighbours along k, on both sides.
+constexpr MIRAGE_DEVICE int mma_fours_a_k(int l, int i) { return 4 * (l % 4) + 2 * (i / 2); }
+constexpr MIRAGE_DEVICE int mma_fours_b_k(int l, int i) { return 4 * (l % 4) + 2 * i; }
 constexpr MIRAGE_DEVICE int mma_f32_a_k(int l, int i) { return l % 4 + 4 * (i / 2); }
 constexpr MIRAGE_DEVICE int mma_f32_b_k(int l, int i) { return l % 4 + 4 * i; }
 

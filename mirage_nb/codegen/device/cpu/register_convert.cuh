@@ -33,6 +33,8 @@ MIRAGE_DEVICE float to_float(f16 x) {
   return bits_float(sign | ((x.bits & 0x7c00) == 0x7c00 ? magnitude | 0x7f800000u : scaled));
 }
 MIRAGE_DEVICE float to_float(bf16 x) { return bits_float(uint32_t(x.bits) << 16); }
+MIRAGE_DEVICE float to_float(int8_t x) { return float(x); }
+MIRAGE_DEVICE float to_float(uint8_t x) { return float(x); }
 
 template <class T>
 MIRAGE_DEVICE T from_float(float x);
@@ -50,6 +52,15 @@ MIRAGE_DEVICE f16 from_float<f16>(float x) {
   }
   return {uint16_t(sign | ((magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1)) >> 13))};
 }
+// Whole numbers that the type has; no others are stored so.
+template <>
+MIRAGE_DEVICE int8_t from_float<int8_t>(float x) {
+  return int8_t(x);
+}
+template <>
+MIRAGE_DEVICE uint8_t from_float<uint8_t>(float x) {
+  return uint8_t(x);
+}
 template <>
 MIRAGE_DEVICE bf16 from_float<bf16>(float x) {
   const uint32_t bits = float_bits(x);
@@ -60,6 +71,19 @@ MIRAGE_DEVICE bf16 from_float<bf16>(float x) {
 template <class T>
 MIRAGE_DEVICE uint32_t pack2(float low, float high) {
   return from_float<T>(low).bits | uint32_t(from_float<T>(high).bits) << 16;
+}
+
+// Four whole numbers of one byte as two pairs of T: the first two and the others.
+template <class B, class T>
+MIRAGE_DEVICE void widen_bytes(uint32_t word, uint32_t& low, uint32_t& high) {
+  float x[4];
+  for (int i = 0; i < 4; i++) x[i] = to_float(B(word >> 8 * i));
+  low = pack2<T>(x[0], x[1]), high = pack2<T>(x[2], x[3]);
+}
+// The same: the even ones and the odd ones.
+template <class B, class T>
+MIRAGE_DEVICE void widen_twins(uint32_t word, uint32_t& even, uint32_t& odd) {
+  widen_bytes<B, T>((word & 0xff0000ffu) | (word & 0xff00u) << 8 | (word & 0xff0000u) >> 8, even, odd);
 }
 
 template <class T>

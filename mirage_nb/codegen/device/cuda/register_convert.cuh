@@ -29,6 +29,8 @@ MIRAGE_DEVICE float to_float(f16 x) {
   return r;
 }
 MIRAGE_DEVICE float to_float(bf16 x) { return bits_float(uint32_t(x.bits) << 16); }
+MIRAGE_DEVICE float to_float(int8_t x) { return float(x); }
+MIRAGE_DEVICE float to_float(uint8_t x) { return float(x); }
 
 template <class T>
 MIRAGE_DEVICE T from_float(float x);
@@ -41,6 +43,15 @@ MIRAGE_DEVICE f16 from_float<f16>(float x) {
   f16 r;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
   return r;
+}
+// Whole numbers that the type has; no others are stored so.
+template <>
+MIRAGE_DEVICE int8_t from_float<int8_t>(float x) {
+  return int8_t(x);
+}
+template <>
+MIRAGE_DEVICE uint8_t from_float<uint8_t>(float x) {
+  return uint8_t(x);
 }
 template <>
 MIRAGE_DEVICE bf16 from_float<bf16>(float x) {
@@ -62,6 +73,47 @@ MIRAGE_DEVICE uint32_t pack2<bf16>(float low, float high) {
   uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
+}
+
+template <class T>
+constexpr bool IS_F16 = false;
+template <>
+constexpr bool IS_F16<f16> = true;
+
+namespace detail {
+// Two bytes of a word, by their places, as two numbers of T. A byte is the lowest bits of a number whose last bit counts
+// 1, which is taken off again: of 1024 in f16, of 2^23 in f32; a signed one is 128 more in front.
+template <bool Signed, class T, int First, int Second>
+MIRAGE_DEVICE uint32_t widen_two(uint32_t word) {
+  if constexpr (IS_F16<T>) {
+    uint32_t r;
+    asm("sub.f16x2 %0, %1, %2;"
+        : "=r"(r)
+        : "r"(__byte_perm(word, 0x64646464u, 0x4040 | Second << 8 | First)), "r"(Signed ? 0x64806480u : 0x64006400u));
+    return r;
+  } else {
+    const float base = Signed ? 8388736.0f : 8388608.0f;
+    return pack2<T>(bits_float(__byte_perm(word, 0x4b000000u, 0x7440 | First)) - base,
+                    bits_float(__byte_perm(word, 0x4b000000u, 0x7440 | Second)) - base);
+  }
+}
+template <class B, class T, int Step>
+MIRAGE_DEVICE void widen(uint32_t word, uint32_t& low, uint32_t& high) {
+  constexpr bool SIGNED = B(-1) < B(0);
+  if (SIGNED) word ^= 0x80808080u;
+  low = widen_two<SIGNED, T, 0, Step>(word), high = widen_two<SIGNED, T, 3 - Step, 3>(word);
+}
+}  // namespace detail
+
+// Four whole numbers of one byte as two pairs of T: the first two and the others.
+template <class B, class T>
+MIRAGE_DEVICE void widen_bytes(uint32_t word, uint32_t& low, uint32_t& high) {
+  detail::widen<B, T, 1>(word, low, high);
+}
+// The same: the even ones and the odd ones.
+template <class B, class T>
+MIRAGE_DEVICE void widen_twins(uint32_t word, uint32_t& even, uint32_t& odd) {
+  detail::widen<B, T, 2>(word, even, odd);
 }
 
 template <class T>
