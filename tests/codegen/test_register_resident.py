@@ -463,7 +463,7 @@ def test_what_is_broadcast_before_it_is_reshaped_lies_as_no_view() -> None:
     ((64, 1), (64, 32)), ((32, 2), (32, 64)), ((16, 4), (512, 4)), ((64,), (2048,)), ((1, 64), (32, 64)),
 ])  # fmt: skip
 def test_rows_that_are_saved_as_columns(tile: tuple[int, ...], whole: tuple[int, ...]) -> None:
-    """A row becomes a column of a tensor, or a few, or lies in one piece all the same: vectors of it do, too, or not."""
+    """A row becomes a column of a tensor, or a few, or lies in one piece all the same: so do vectors of it, or not."""
     b = Block((tensor((32, 64)),), (32,))
     made = b.reshape(b.op(OpKind.EXP, b.read(0, (0,))), *tile)
     b.save(made, (next(d for d, (own, all_) in enumerate(zip(tile, whole, strict=True)) if own != all_),))

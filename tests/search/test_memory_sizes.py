@@ -66,8 +66,8 @@ FORMS = {
 }
 
 
-def program(seed: int) -> str:
-    """A program of one of these forms, of random extents and types."""
+def program(seed: int, stored: str = "") -> str:
+    """A program of one of these forms, of random extents and types; stored: that of its weights and keys."""
     draw = random.Random(seed)
     form, names = list(FORMS.items())[seed % len(FORMS)]
     m, k, n = draw.choice((1, 8, 16, 35, 64, 200)), draw.choice((67, 128, 512, 1000, 1024)), draw.choice((48, 100, 512))
@@ -79,7 +79,8 @@ def program(seed: int) -> str:
     types = [draw.choice(("f16", "f16", "bf16", "f32"))] * 9
     if draw.random() < 0.2:
         types = [draw.choice(("f16", "f32")) for _ in types]
-    declared = [f"{name}: {type_}{shapes[name]}" for name, type_ in zip(names, types, strict=False)]
+    named = ((name, stored if stored and name in "WVABKG" else t) for name, t in zip(names, types, strict=False))
+    declared = [f"{name}: {type_}{shapes[name]}" for name, type_ in named]
     scaled = "(Q * 0.125)" if draw.random() < 0.5 else "Q"
     return "\n".join([*declared, f"return {form.format(axis=draw.choice((-1, -2)), scaled=scaled)}"])
 
@@ -164,6 +165,15 @@ def test_ranking_and_planner_agree(seed: int) -> None:
     for form in range(len(FORMS)):
         found += agree(program(seed * len(FORMS) + form), 1, 2)
     assert found["bytes"] > 20 and found["held"] > found["bytes"]
+
+
+@pytest.mark.parametrize("stored", ["i8", "bool"])
+def test_they_agree_on_what_is_stored_in_bytes(stored: str) -> None:
+    found: Counter[str] = Counter()
+    for form, (text, names) in enumerate(FORMS.items()):
+        if not {*names}.isdisjoint("WGK") and "concat" not in text:
+            found += agree(program(form, stored), 1, 2)
+    assert found["held"] >= found["bytes"] > 20
 
 
 def test_they_agree_on_windows_that_no_boxes_bring() -> None:
