@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
+from mirage_nb.ir import DType
+from mirage_nb.runtime.execution.torch_program import torch_dtype
 from mirage_nb.runtime.kernel.operators import decode
 from mirage_nb.runtime.kernel.plan import Apply, Plan, Tensor
 from mirage_nb.runtime.kernel.pytorch import BY_TORCH, go_of
 from mirage_nb.runtime.kernel.rows import LAUNCHES
 
-DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
+DTYPES = {dtype.value: torch_dtype(torch, dtype) for dtype in DType}
 ON_CPU = {("linear", "cublas"): "torch", **{("attention", by): "products" for by in ("flash", "cudnn", "efficient")}}
 """Launches that need a card, and what computes the same without one."""
 

@@ -25,8 +25,12 @@ Go = Callable[[], object]
 """Enqueues kernels on PyTorch's current stream."""
 Rule = Callable[[Any, Mapping[str, Any], Sequence[Any], Any], Go]
 """Of the module torch, attributes, operands (tensors, or floats) and the tensor that the result goes to."""
-_HELD = {"f16": "<f2", "bf16": "<i2", "f32": "<f4", "f64": "<f8"}
+_HELD = {"f16": "<f2", "bf16": "<i2", "f32": "<f4", "f64": "<f8", "i8": "|i1", "u8": "|u1", "bool": "|u1"}
 """Element types -> what holds them, as arrays on a GPU say it."""
+_SEEN = {"bf16": "bfloat16", "bool": "bool"}
+"""Element types that PyTorch sees in what holds them."""
+MOVING = frozenset({"Cast", "Reshape", "Transpose", "Repeat", "Slice", "Pad", "Concat", "Where"})
+"""Operators that compute nothing of their operands: these may be stored in bytes."""
 
 
 # -- the operators ------------------------------------------------------------------------------------
@@ -223,7 +227,7 @@ def torch_view(torch: Any, tensor: Tensor, start: int, device: int) -> Any:
     """A tensor of a plan that begins at this address, as PyTorch sees it; nobody's memory."""
     said = {"shape": tensor.shape, "typestr": _HELD[tensor.dtype], "data": (start, False), "version": 3}
     found = torch.as_tensor(_Lying(said), device=f"cuda:{device}")
-    return found.view(torch.bfloat16) if tensor.dtype == "bf16" else found
+    return found.view(getattr(torch, _SEEN[tensor.dtype])) if tensor.dtype in _SEEN else found
 
 
 class Pool:
@@ -265,17 +269,30 @@ def go_of(torch: Any, rule: Rule, step: Apply, operands: Sequence[Any], result: 
         with torch.no_grad():
             for place, moves in enumerate(step.attrs.get("views", ())):
                 found[place] = viewed(found[place], moves)
+            found, copies = _widened(torch, step, found, result)
             go = rule(torch, step.attrs, found, result)
     except RuntimeError as error:
         raise _refused(name, error) from error
 
     def named() -> None:
         try:
+            for copy in copies:
+                copy()
             go()
         except RuntimeError as error:
             raise _refused(name, error) from error
 
     return named
+
+
+def _widened(torch: Any, step: Apply, operands: Sequence[Any], result: Any) -> tuple[list[Any], list[Go]]:
+    """The operands, those that are stored in bytes as tensors of the result's type, and what copies them there."""
+    found, copies = list(operands), list[Go]()
+    for place, x in enumerate(found):
+        if step.operator not in MOVING and isinstance(x, torch.Tensor) and x.element_size() == 1:
+            found[place] = torch.empty_like(x, dtype=result.dtype)
+            copies.append(partial(found[place].copy_, x))
+    return found, copies
 
 
 def viewed(x: Any, moves: Sequence[Sequence[Any]]) -> Any:
