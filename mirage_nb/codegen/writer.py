@@ -55,6 +55,7 @@ class Writer:
 _NAMES = {
     DType.F16: "f16", DType.BF16: "bf16", DType.F32: "float",
     DType.I8: "int8_t", DType.U8: "uint8_t", DType.BOOL: "uint8_t",
+    DType.E4M3: "f8e4m3", DType.E5M2: "f8e5m2",
 }  # fmt: skip
 
 

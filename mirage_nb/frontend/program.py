@@ -157,7 +157,7 @@ def from_torch(
 def _look_for_infinities(node: Any, held: Any, translation: Translation) -> None:
     """Of a table, as of a mask that is added: it is looked up otherwise."""
     value, known = translation.value(node), isinstance(held, torch.Tensor) and not held.is_meta
-    if value is not None and known and held.is_floating_point() and bool(held.isinf().any()):
+    if value is not None and known and held.is_floating_point() and bool(held.double().isinf().any()):
         translation.builder.infinite.add(value)
 
 

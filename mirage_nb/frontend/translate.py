@@ -179,7 +179,7 @@ def _is_whole(node: Any) -> bool:
 def _read_as_numbers(node: Any) -> bool:
     """Whether it is a tensor of integers that rows read, and nobody hands out: it names places, is compared, becomes a
     tensor of numbers, or others of which that is true."""
-    return _dtype(node) in INTEGERS and all(
+    return _dtype(node) in INTEGERS | BYTES.keys() and all(
         str(user.target) in LOOKUPS
         or logical(user)
         or user.meta.get("val") is None  # a check

@@ -27,6 +27,8 @@ class DType(Word):
     I8 = "i8"
     U8 = "u8"
     BOOL = "bool"
+    E4M3 = "f8e4m3"
+    E5M2 = "f8e5m2"
 
     @property
     def size(self) -> int:
@@ -34,9 +36,11 @@ class DType(Word):
         return _SIZE[self]
 
 
-BYTES = {DType.I8: range(-128, 128), DType.U8: range(256), DType.BOOL: range(2)}
-"""Types that inputs, and views of them, are stored in: whole numbers of one byte. What is computed of them is not of
-these types, but of the others' that it is computed with, or f32."""
+COUNTS = {DType.I8: range(-128, 128), DType.U8: range(256), DType.BOOL: range(2)}
+"""The types of whole numbers of one byte."""
+BYTES = frozenset({*COUNTS, DType.E4M3, DType.E5M2})
+"""Types of one byte, which inputs, and views of them, are stored in. What is computed of them is not of these types,
+but of the others' that it is computed with, or f32."""
 
 FLOATS = tuple(dtype for dtype in DType if dtype not in BYTES)
 """The types of what is computed."""
@@ -46,10 +50,14 @@ _SIZE = {DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8} | dict.fromkey
 HALVES = frozenset({DType.F16, DType.BF16})
 """The types of two bytes, which tensor cores multiply."""
 
-FORMATS = {DType.F16: (10, 15), DType.BF16: (7, 127), DType.F32: (23, 127), DType.F64: (52, 1023)}
+FORMATS = {
+    DType.F16: (10, 15), DType.BF16: (7, 127), DType.F32: (23, 127), DType.F64: (52, 1023), DType.E5M2: (2, 15),
+    DType.E4M3: (3, 8),
+}  # fmt: skip
 """Digits behind the point of types, and their largest exponents."""
 LARGEST = {dtype: 2 ** (exponent + 1) - 2 ** (exponent - digits) for dtype, (digits, exponent) in FORMATS.items()}
 LARGEST[DType.F64] = LARGEST[DType.F32]
+LARGEST[DType.E4M3] = 448  # it has no infinity, and NaN in place of its last number
 """The largest numbers of types, of double precision the largest that constants may be."""
 
 DTYPE_NAMES: dict[str, DType] = {
@@ -58,6 +66,7 @@ DTYPE_NAMES: dict[str, DType] = {
     "f32": DType.F32, "float32": DType.F32, "float": DType.F32,
     "f64": DType.F64, "float64": DType.F64, "double": DType.F64,
     "i8": DType.I8, "int8": DType.I8, "u8": DType.U8, "uint8": DType.U8, "bool": DType.BOOL,
+    "f8e4m3": DType.E4M3, "float8_e4m3fn": DType.E4M3, "f8e5m2": DType.E5M2, "float8_e5m2": DType.E5M2,
 }  # fmt: skip
 
 
@@ -101,7 +110,7 @@ def promote(left: DType, right: DType) -> DType:
     of one byte that differ."""
     if left is right:
         return left
-    if {left, right} <= BYTES.keys():
+    if {left, right} <= BYTES:
         return DType.F32
     if {left, right} == HALVES:
         return DType.F32

@@ -14,7 +14,7 @@ from fractions import Fraction
 from math import inf
 
 from mirage_nb.errors import DTypeError, ProgramSizeError, ProgramSyntaxError, ShapeError
-from mirage_nb.ir.dtypes import DTYPE_NAMES, FLOATS, FORMATS
+from mirage_nb.ir.dtypes import BYTES, DTYPE_NAMES, FLOATS, FORMATS
 from mirage_nb.lang.builder import (
     Builder,
     Callee,
@@ -197,6 +197,8 @@ def _cast(b: Builder, x: Result, dtype: Result) -> Result:
         word = dtype.value.partition(":")[0] if isinstance(dtype, Text) else ""
         hint = NAMES.get(word, f"for example f32(x); they are {', '.join(DTYPE_NAMES)}")
         raise DTypeError("this is not an element type", hint=hint)
+    if DTYPE_NAMES[dtype.value] in BYTES:
+        raise DTypeError(f"nothing is rounded to {dtype.value}", hint="inputs may be stored so: X: f8e4m3[2, 3]")
     made = told(DTYPE_NAMES[dtype.value])(b, x if isinstance(x, Number) else b.tensor_of(x, "a cast"))
     return plain(made)
 

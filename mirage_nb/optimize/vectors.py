@@ -214,7 +214,7 @@ def _laid(scope: Scope, side: Side) -> Side:
     inner = [d for d, (stride, extent) in enumerate(lying) if stride == 1 and extent > 1]
     others = [s for d, s in enumerate(layout.strides) if d not in inner]
     chunk = CHUNK_BYTES // layout.dtype.size
-    if layout.dtype not in HALVES | BYTES.keys() or len(inner) != 1 or any(s % chunk for s in others):
+    if layout.dtype not in HALVES | BYTES or len(inner) != 1 or any(s % chunk for s in others):
         return side
     position = index[inner[0]]
     elsewhere = [part for d, part in enumerate(index) if d != inner[0]]

@@ -8,16 +8,17 @@ import pytest
 from mirage_nb.codegen import Options, emit
 from mirage_nb.errors import GraphError
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import BYTES, CastAttrs, DType, Input, KernelGraph, Op, OpKind, TensorType
+from mirage_nb.ir import BYTES, COUNTS, CastAttrs, DType, Input, KernelGraph, Op, OpKind, TensorType
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
-from mirage_nb.runtime.execution.buffers import decode, draw, encode
+from mirage_nb.runtime.execution.buffers import STORED, decode, draw, encode
 from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.program import flat
 from mirage_nb.tile.sharing import Side, Twins
 from mirage_nb.tile.staged import Multiply, StagedProgram, Unload
 from mirage_nb.tile.staged_validate import validate
+from mirage_nb.verify.reals.rounding import numbers_of
 from tests.codegen.running import run
 from tests.mugraphs import Block, one_kernel
 from tests.search.explored import explored
@@ -26,6 +27,7 @@ from tests.tile.staged_plans import programs
 
 H200, QUICK = TARGETS["h200"], EFFORTS["quick"]
 HALF = [DType.F16, DType.BF16]
+TYPES = [dtype for dtype in DType if dtype in BYTES]
 
 
 def product(
@@ -47,11 +49,14 @@ def product(
 
 
 def small(given: Input, rng: np.random.Generator) -> np.ndarray:
-    """All numbers of a byte, and halves of which every product and sum is exact in f32."""
-    if given.type.dtype in BYTES:
-        held = BYTES[given.type.dtype]
-        return rng.permutation(np.resize(np.array(held), given.type.elements)).reshape(given.type.shape)
-    return rng.integers(-8, 9, given.type.shape)
+    """All numbers of a byte, of floats those of middle size, and halves: every product and sum is exact in f32."""
+    if given.type.dtype not in BYTES:
+        return rng.integers(-8, 9, given.type.shape)
+    held = np.array(COUNTS.get(given.type.dtype, ()))
+    if not held.size:
+        every = numbers_of(given.type.dtype)
+        held = every[(np.abs(every) >= 0.25) & (np.abs(every) <= 16)]
+    return rng.permutation(np.resize(held, given.type.elements)).reshape(given.type.shape)
 
 
 def planned(graph: KernelGraph, options: Options) -> StagedProgram:
@@ -77,7 +82,7 @@ def exact(graph: KernelGraph, options: Options) -> None:
 @pytest.mark.parametrize("bulk", [False, True])
 @pytest.mark.parametrize("lies", ["depth", "side"])
 @pytest.mark.parametrize(("rows", "columns", "first"), [(16, 64, False), (8, 48, False), (5, 32, True), (24, 64, True)])
-@pytest.mark.parametrize("stored", BYTES)
+@pytest.mark.parametrize("stored", TYPES)
 def test_products_of_bytes(stored: DType, rows: int, columns: int, first: bool, lies: str, bulk: bool) -> None:
     for half in HALF:
         graph, options = product(rows, columns, half, stored, lies=lies, first=first), Options(4, bulk=bulk)
@@ -110,6 +115,8 @@ TEXTS = (
     "X: bf16[64, 80]; M: bool[80]; return X * M + M",
     "S: f32[9, 304]; M: bool[9, 304]; return softmax(where(M, S, -1e4))",
     "M: bool[40, 128]; return sum(M, 1)",
+    "W: f8e4m3[16, 64]; s: f16[16, 1]; return f16(W) * s",
+    "X: bf16[16, 256]; W: float8_e5m2[64, 256]; return X @ bf16(W).T",
     "W: i8[32, 64]; return exp(W.T / 64)",
     "X: f16[1, 256]; W: i8[64, 256]; s: f16[64]; return (X @ f16(W).T) * s",
     "X: bf16[8, 256]; W: i8[256, 64]; return X @ W",
@@ -136,6 +143,19 @@ def test_what_the_search_makes_of_programs_with_bytes(text: str) -> None:
         assert error < (6e-3 if graph.output_types[0].dtype is DType.BF16 else 2e-3), graph
 
 
+@pytest.mark.parametrize("stored", TYPES)
+def test_every_number_of_a_byte(stored: DType) -> None:
+    """Read one by one, and copied as it is stored."""
+    b = Block((TensorType((256,), stored),), (1,))
+    read = b.read(0, (None,))
+    b.save(b.op(OpKind.CAST, read, attrs=CastAttrs(DType.F32)), (None,))
+    b.save(b.reshape(read, 16, 16), (None,))
+    graph, every = one_kernel("X", b), np.arange(256, dtype=np.uint8).astype(STORED[stored])
+    wide, same = run(emit(graph, H200, Options(1)), [every])
+    np.testing.assert_array_equal(wide, decode(every, stored).astype(np.float32))
+    np.testing.assert_array_equal(decode(same.reshape(256), stored), decode(every, stored))
+
+
 def test_types() -> None:
     text = "W: i8[4, 8]; U: u8[4, 8]; M: bool[4, 8]; X: f16[4, 8]; D: f64[4, 8]; Y: bf16[4, 8]; return "
     made = {
@@ -152,6 +172,6 @@ def test_types() -> None:
 
 def test_bytes_are_neither_made_nor_handed_out() -> None:
     graph = KernelGraph.start(Input("X", TensorType((4,), DType.F16)))
-    for dtype in BYTES:
+    for dtype in TYPES:
         with pytest.raises(GraphError, match=f"Cast makes no {dtype.value}"):
             graph.append(Op(OpKind.CAST, (0,), CastAttrs(dtype)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mirage_nb.errors import DTypeError, LaunchError, ShapeError
 from mirage_nb.interp import evaluate
-from mirage_nb.ir import BYTES, DType, Input, TensorType
+from mirage_nb.ir import COUNTS, DType, Input, TensorType
 from mirage_nb.ir import FLOATS as REAL
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.buffers import STORED, accept, check_count, decode, draw_sample, encode, poisoned
@@ -65,10 +65,10 @@ def test_floats_that_would_be_rounded_are_refused(given_: type) -> None:
         assert fits.dtype == STORED[dtype]
 
 
-@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("dtype", COUNTS)
 @pytest.mark.parametrize("kind", [np.float32, np.int64, np.uint8])
 def test_bytes_hold_whole_numbers_of_any_kind_and_no_others(dtype: DType, kind: type) -> None:
-    held, into = BYTES[dtype], as_input(dtype, 3)
+    held, into = COUNTS[dtype], as_input(dtype, 3)
     array = np.array([max(held[0], np.iinfo(kind).min if kind is np.uint8 else held[0]), 1, held[-1]]).astype(kind)
     stored = accept(array, into)
     assert stored.dtype == STORED[dtype] and (decode(stored, dtype) == array).all()
@@ -81,6 +81,19 @@ def test_bytes_hold_whole_numbers_of_any_kind_and_no_others(dtype: DType, kind: 
         assert f"{held[0]} to {held[-1]}" in told.value.hint
         (fits,) = as_declared([wrong], [into])
         assert fits.dtype == STORED[dtype]
+
+
+@pytest.mark.parametrize(("dtype", "theirs"), [(DType.E4M3, torch.float8_e4m3fn), (DType.E5M2, torch.float8_e5m2)])
+def test_floats_of_one_byte_are_those_of_torch(dtype: DType, theirs: torch.dtype) -> None:
+    every = np.arange(256, dtype=np.uint8)
+    np.testing.assert_array_equal(decode(every, dtype), torch.tensor(every).view(theirs).double().numpy())
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.standard_normal(5000) * s for s in (1e-5, 1e-3, 0.1, 10, 100)]).astype(np.float32)
+    values = values[np.abs(values) < 440]
+    np.testing.assert_array_equal(encode(values, dtype), torch.tensor(values).to(theirs).view(torch.uint8).numpy())
+    beyond = decode(encode(np.array([1e9, -np.inf]), dtype), dtype)
+    assert (np.abs(beyond) == torch.finfo(theirs).max).all() and (np.sign(beyond) == [1, -1]).all()
+    assert (accept(every, as_input(dtype, 256)) == every).all()
 
 
 @pytest.mark.parametrize("given_", [np.int64, np.bool_])

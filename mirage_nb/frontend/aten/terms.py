@@ -27,7 +27,10 @@ DTYPES = {
     "torch.float16": DType.F16, "torch.bfloat16": DType.BF16, "torch.float32": DType.F32, "torch.float64": DType.F64,
 }  # fmt: skip
 """The element types of torch that programs have, by name."""
-BYTES = {"torch.int8": DType.I8, "torch.uint8": DType.U8, "torch.bool": DType.BOOL}
+BYTES = {
+    "torch.int8": DType.I8, "torch.uint8": DType.U8, "torch.bool": DType.BOOL, "torch.float8_e4m3fn": DType.E4M3,
+    "torch.float8_e5m2": DType.E5M2,
+}  # fmt: skip
 """Those that inputs of programs may be stored in."""
 
 SHORT = 12

@@ -26,6 +26,7 @@ _DTYPES: dict[str, tuple[str, ...]] = {
     "bool": ("bool",),
     **{f"{name}_t": (name,) for name in ("int8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},
     "uint8_t": ("uint8", "bool"),
+    **dict.fromkeys(("f8e4m3", "f8e5m2"), ("uint8",)),
 }
 """Element type in the kernel -> names of NumPy dtypes that hold it; other element types take any array."""
 

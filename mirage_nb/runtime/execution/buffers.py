@@ -1,7 +1,7 @@
 """Arrays for a muGraph: random inputs, what a caller passes in, and the way element types look on each side.
 
-NumPy has no bf16: such tensors travel as uint16 bit patterns, converted here and nowhere else. Everything
-else has the NumPy type of the same name.
+NumPy has no bf16 and no floats of one byte: such tensors travel as bit patterns, converted here and nowhere else.
+Everything else has the NumPy type of the same name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.errors import DTypeError, LaunchError, ShapeError
-from mirage_nb.ir import BYTES, DType, Input, KernelGraph, TensorType
+from mirage_nb.ir import BYTES, COUNTS, DType, Input, KernelGraph, TensorType
 from mirage_nb.ir.ops import EXACT, show_shape
 from mirage_nb.ir.sizes import resized, size_of
 from mirage_nb.runtime.picked import right_for
@@ -23,7 +23,7 @@ from mirage_nb.verify.reals.conditioning import ROUNDING
 from mirage_nb.verify.reals.float_gate import Reference
 from mirage_nb.verify.reals.places import places
 from mirage_nb.verify.reals.ranges import ranges, within
-from mirage_nb.verify.reals.rounding import rounded
+from mirage_nb.verify.reals.rounding import bits_of, numbers_of, rounded
 
 Array = NDArray[Any]
 
@@ -35,7 +35,11 @@ STORED: dict[DType, type[np.generic]] = {
     DType.I8: np.int8,
     DType.U8: np.uint8,
     DType.BOOL: np.bool_,
+    DType.E4M3: np.uint8,
+    DType.E5M2: np.uint8,
 }
+BITS = frozenset({DType.BF16, DType.E4M3, DType.E5M2})
+"""The types that NumPy has not, whose numbers travel as their bits."""
 BLOCK = 2**22 - 3
 """At most so many numbers are drawn for an input, and then again and again: a prime, so that no two rows are alike."""
 SMALLEST_SCALE = 2.0**-5
@@ -51,8 +55,10 @@ type: an exponential of large scores does."""
 
 def encode(values: Array, dtype: DType) -> Array:
     """Real numbers rounded to `dtype`, as stored; those beyond it are infinite, of whole ones the last."""
-    if dtype in BYTES:
+    if dtype in COUNTS:
         return np.ascontiguousarray(rounded(values, dtype), dtype=STORED[dtype])
+    if dtype in BYTES:
+        return bits_of(values, dtype)
     if dtype is not DType.BF16:
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(values, dtype=STORED[dtype])
@@ -66,15 +72,17 @@ def encode(values: Array, dtype: DType) -> Array:
 
 def decode(stored: Array, dtype: DType) -> Array:
     """Stored elements as float64."""
-    if dtype is not DType.BF16:
+    if dtype not in BITS:
         return stored.astype(np.float64)
+    if dtype in BYTES:
+        return numbers_of(dtype)[stored]
     return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
 
 def poisoned(type_: TensorType) -> Array:
     """An array full of NaN, or of a whole number that is rare: an element that is never written shows."""
     if type_.dtype in BYTES:
-        return np.full(type_.shape, BYTES[type_.dtype][-1], STORED[type_.dtype])
+        return np.full(type_.shape, COUNTS.get(type_.dtype, (0x7F,))[-1], STORED[type_.dtype])
     if type_.dtype is DType.BF16:
         return np.full(type_.shape, 0x7FFF, np.uint16)
     return np.full(type_.shape, np.nan, STORED[type_.dtype])
@@ -102,7 +110,7 @@ def accept(tensor: Any, into: Input) -> Array:
     check_shape(_shape(tensor, into), into)
     host = np.asarray(tensor)
     check_floats(tensor, into)
-    if into.type.dtype is DType.BF16 and host.dtype == np.uint16:
+    if into.type.dtype in BITS and host.dtype == STORED[into.type.dtype]:
         return np.ascontiguousarray(host)
     if host.dtype.kind not in "fiub":
         said = f"{into.name} has dtype {host.dtype}, the program says {into.type.dtype.value}"
@@ -116,7 +124,7 @@ def accept(tensor: Any, into: Input) -> Array:
 
 def may_round(kind: str, itemsize: int, into: Input) -> bool:
     """Whether an input's type may lack a number of another type, of such a kind and size, and should have them all."""
-    if into.type.dtype in BYTES:
+    if into.type.dtype in COUNTS:
         return into.type.dtype is not DType.BOOL  # any number but 0 is true
     return kind in "iu" and itemsize >= WIDE_BYTES and into.type.dtype in WHOLE
 
@@ -124,9 +132,9 @@ def may_round(kind: str, itemsize: int, into: Input) -> bool:
 def check_whole(rounded: bool, into: Input) -> None:
     """Raises DTypeError where whole numbers would be rounded to the type that an input is held in."""
     dtype = into.type.dtype
-    if rounded and dtype in BYTES:
+    if rounded and dtype in COUNTS:
         what = f"{into.name} has numbers that {dtype.value} does not have"
-        raise DTypeError(what, hint=f"these are {BYTES[dtype][0]} to {BYTES[dtype][-1]}")
+        raise DTypeError(what, hint=f"these are {COUNTS[dtype][0]} to {COUNTS[dtype][-1]}")
     if rounded:
         what = f"{into.name} has whole numbers that {dtype.value}, which holds them here, would round"
         raise DTypeError(what, hint=f"{dtype.value} has all of them up to {EXACT[dtype]:,}, {CAST}")
@@ -135,7 +143,7 @@ def check_whole(rounded: bool, into: Input) -> None:
 def check_floats(tensor: Any, into: Input) -> None:
     """Raises DTypeError for a NumPy array whose floats the input's type would round."""
     dtype = into.type.dtype
-    if isinstance(tensor, np.ndarray) and tensor.dtype.kind == "f" and dtype not in (DType.BF16, *BYTES):
+    if isinstance(tensor, np.ndarray) and tensor.dtype.kind == "f" and dtype not in BITS | BYTES:
         if not np.can_cast(tensor.dtype, STORED[dtype], "safe"):
             wanted = np.dtype(STORED[dtype]).name
             said = f"{into.name} has dtype {tensor.dtype}, the program says {dtype.value}"

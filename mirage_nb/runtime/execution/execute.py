@@ -17,10 +17,11 @@ import numpy as np
 from mirage_nb.codegen import Emitted, Fitting, Launch, LibraryCall, TensorArg
 from mirage_nb.errors import LaunchError
 from mirage_nb.interp import evaluate
-from mirage_nb.ir import BYTES, DType, Input, KernelGraph
+from mirage_nb.ir import COUNTS, DType, Input, KernelGraph
 from mirage_nb.ir.rewrite import alone
 from mirage_nb.predefined import part
 from mirage_nb.runtime.execution.buffers import (
+    BITS,
     STORED,
     Array,
     Sample,
@@ -251,7 +252,7 @@ def _captured(tensor: Any) -> bool:
 def _is_whole(tensor: Any, dtype: DType) -> bool:
     if is_torch(tensor):
         return not tensor.is_floating_point() and not tensor.is_complex()
-    return _kind(tensor) in ("i", "u", "b") and dtype is not DType.BF16 and not isinstance(tensor, np.ndarray)
+    return _kind(tensor) in ("i", "u", "b") and dtype not in BITS and not isinstance(tensor, np.ndarray)
 
 
 def _is_real(tensor: Any) -> bool:
@@ -266,15 +267,15 @@ def _kind(tensor: Any) -> str:
 
 
 def _declared(tensor: Any, dtype: DType) -> Any:
-    if dtype in BYTES and _is_real(tensor):
-        tensor = tensor.round().clip(BYTES[dtype][0], BYTES[dtype][-1])
+    if dtype in COUNTS and _is_real(tensor):
+        tensor = tensor.round().clip(COUNTS[dtype][0], COUNTS[dtype][-1])
     if is_torch(tensor):
         import torch
 
         return tensor.to(torch_dtype(torch, dtype))
     if isinstance(tensor, np.ndarray):
-        return tensor if dtype is DType.BF16 or tensor.dtype.kind not in "fiu" else encode(tensor, dtype)
-    return tensor.astype(STORED[dtype]) if dtype is not DType.BF16 and hasattr(tensor, "astype") else tensor
+        return tensor if dtype in BITS or tensor.dtype.kind not in "fiu" else encode(tensor, dtype)
+    return tensor.astype(STORED[dtype]) if dtype not in BITS and hasattr(tensor, "astype") else tensor
 
 
 def _stored(tensor: Any, into: Input) -> Array:
@@ -283,7 +284,7 @@ def _stored(tensor: Any, into: Input) -> Array:
     check_shape(tensor.shape, into)
     check_dtype(tensor, into)
     host = tensor.detach().cpu()
-    return encode((host.float() if into.type.dtype is DType.BF16 else host).numpy(), into.type.dtype)
+    return encode((host.float() if into.type.dtype in BITS else host).numpy(), into.type.dtype)
 
 
 def _handed_out(stored: Array, dtype: DType, like: Any) -> Any:

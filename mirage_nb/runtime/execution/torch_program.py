@@ -23,6 +23,8 @@ TORCH_DTYPE: dict[DType, str] = {
     DType.I8: "int8",
     DType.U8: "uint8",
     DType.BOOL: "bool",
+    DType.E4M3: "float8_e4m3fn",
+    DType.E5M2: "float8_e5m2",
 }
 """The names of the element types in torch."""
 

@@ -25,9 +25,10 @@ Go = Callable[[], object]
 """Enqueues kernels on PyTorch's current stream."""
 Rule = Callable[[Any, Mapping[str, Any], Sequence[Any], Any], Go]
 """Of the module torch, attributes, operands (tensors, or floats) and the tensor that the result goes to."""
-_HELD = {"f16": "<f2", "bf16": "<i2", "f32": "<f4", "f64": "<f8", "i8": "|i1", "u8": "|u1", "bool": "|u1"}
+_HELD = {"f16": "<f2", "bf16": "<i2", "f32": "<f4", "f64": "<f8", "i8": "|i1", "u8": "|u1"}
+_HELD |= dict.fromkeys(("bool", "f8e4m3", "f8e5m2"), "|u1")
 """Element types -> what holds them, as arrays on a GPU say it."""
-_SEEN = {"bf16": "bfloat16", "bool": "bool"}
+_SEEN = {"bf16": "bfloat16", "bool": "bool", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 """Element types that PyTorch sees in what holds them."""
 MOVING = frozenset({"Cast", "Reshape", "Transpose", "Repeat", "Slice", "Pad", "Concat", "Where"})
 """Operators that compute nothing of their operands: these may be stored in bytes."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mirage_nb.interp.reference import SCALARS
-from mirage_nb.ir import BYTES, OPS, ApplyAttrs, DType, KernelGraph, Op, OpKind, PowAttrs, Trait, formula
+from mirage_nb.ir import COUNTS, OPS, ApplyAttrs, DType, KernelGraph, Op, OpKind, PowAttrs, Trait, formula
 from mirage_nb.verify.defined.domain import NEEDS, Need, power
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ def ranges(program: KernelGraph) -> dict[str, Range]:
 
 def _stored(dtype: DType, asked: Range | None) -> Range | None:
     """Numbers of a range that a type has, of whole ones more than a few."""
-    if dtype not in BYTES or asked is Range.TRUTH:
+    if dtype not in COUNTS or asked is Range.TRUTH:
         return asked
     if dtype is DType.BOOL or asked is Range.SHARE:
         return Range.TRUTH

@@ -10,6 +10,13 @@ struct alignas(2) f16 {
 struct alignas(2) bf16 {
   uint16_t bits;
 };
+// Floats of one byte, with 3 and 2 bits behind the point.
+struct f8e4m3 {
+  uint8_t bits;
+};
+struct f8e5m2 {
+  uint8_t bits;
+};
 
 // A tensor map, opaque to kernels: on the GPU what cuTensorMapEncodeTiled writes, on the CPU what the engine reads.
 // Kernels take it as `const __grid_constant__ TensorMap`.

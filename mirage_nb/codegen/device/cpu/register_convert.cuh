@@ -35,6 +35,12 @@ MIRAGE_DEVICE float to_float(f16 x) {
 MIRAGE_DEVICE float to_float(bf16 x) { return bits_float(uint32_t(x.bits) << 16); }
 MIRAGE_DEVICE float to_float(int8_t x) { return float(x); }
 MIRAGE_DEVICE float to_float(uint8_t x) { return float(x); }
+MIRAGE_DEVICE float to_float(f8e5m2 x) { return to_float(f16{uint16_t(x.bits << 8)}); }
+MIRAGE_DEVICE float to_float(f8e4m3 x) {
+  const uint32_t size = x.bits & 0x7f;
+  const float found = size == 0x7f ? bits_float(0x7fc00000u) : to_float(f16{uint16_t(size << 7)}) * 256.0f;
+  return x.bits & 0x80 ? -found : found;
+}
 
 template <class T>
 MIRAGE_DEVICE T from_float(float x);
@@ -52,7 +58,7 @@ MIRAGE_DEVICE f16 from_float<f16>(float x) {
   }
   return {uint16_t(sign | ((magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1)) >> 13))};
 }
-// Whole numbers that the type has; no others are stored so.
+// Numbers that the type has; no others are stored in one byte.
 template <>
 MIRAGE_DEVICE int8_t from_float<int8_t>(float x) {
   return int8_t(x);
@@ -60,6 +66,24 @@ MIRAGE_DEVICE int8_t from_float<int8_t>(float x) {
 template <>
 MIRAGE_DEVICE uint8_t from_float<uint8_t>(float x) {
   return uint8_t(x);
+}
+namespace detail {
+// A number that the type has, or else NaN.
+template <class B>
+MIRAGE_DEVICE B same_number(float x) {
+  for (int bits = 0; bits < 256; bits++) {
+    if (float_bits(to_float(B{uint8_t(bits)})) == float_bits(x)) return B{uint8_t(bits)};
+  }
+  return B{0x7f};
+}
+}  // namespace detail
+template <>
+MIRAGE_DEVICE f8e4m3 from_float<f8e4m3>(float x) {
+  return detail::same_number<f8e4m3>(x);
+}
+template <>
+MIRAGE_DEVICE f8e5m2 from_float<f8e5m2>(float x) {
+  return detail::same_number<f8e5m2>(x);
 }
 template <>
 MIRAGE_DEVICE bf16 from_float<bf16>(float x) {
@@ -73,11 +97,13 @@ MIRAGE_DEVICE uint32_t pack2(float low, float high) {
   return from_float<T>(low).bits | uint32_t(from_float<T>(high).bits) << 16;
 }
 
-// Four whole numbers of one byte as two pairs of T: the first two and the others.
+// Four numbers of one byte as two pairs of T: the first two and the others.
 template <class B, class T>
 MIRAGE_DEVICE void widen_bytes(uint32_t word, uint32_t& low, uint32_t& high) {
   float x[4];
-  for (int i = 0; i < 4; i++) x[i] = to_float(B(word >> 8 * i));
+  B held[4];
+  memcpy(held, &word, 4);
+  for (int i = 0; i < 4; i++) x[i] = to_float(held[i]);
   low = pack2<T>(x[0], x[1]), high = pack2<T>(x[2], x[3]);
 }
 // The same: the even ones and the odd ones.

@@ -32,6 +32,26 @@ MIRAGE_DEVICE float to_float(bf16 x) { return bits_float(uint32_t(x.bits) << 16)
 MIRAGE_DEVICE float to_float(int8_t x) { return float(x); }
 MIRAGE_DEVICE float to_float(uint8_t x) { return float(x); }
 
+namespace detail {
+// Two floats of one byte as two of 16 bits: all that they have.
+MIRAGE_DEVICE uint32_t halves(f8e5m2, uint32_t two) { return __byte_perm(two, 0, 0x1404); }
+MIRAGE_DEVICE uint32_t halves(f8e4m3, uint32_t two) {
+  uint32_t r;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(uint16_t(two)));
+#else
+  const uint32_t apart = __byte_perm(two, 0, 0x1404), size = apart & 0x7f007f00u;
+  asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(size >> 1 | (apart & 0x80008000u)), "r"(0x5c005c00u));
+  if ((size & 0x7f00u) == 0x7f00u) r |= 0x7fffu;
+  if (size >> 16 == 0x7f00u) r |= 0x7fff0000u;
+#endif
+  return r;
+}
+}  // namespace detail
+
+MIRAGE_DEVICE float to_float(f8e4m3 x) { return to_float(f16{uint16_t(detail::halves(x, x.bits))}); }
+MIRAGE_DEVICE float to_float(f8e5m2 x) { return to_float(f16{uint16_t(x.bits << 8)}); }
+
 template <class T>
 MIRAGE_DEVICE T from_float(float x);
 template <>
@@ -44,7 +64,7 @@ MIRAGE_DEVICE f16 from_float<f16>(float x) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
   return r;
 }
-// Whole numbers that the type has; no others are stored so.
+// Numbers that the type has; no others are stored in one byte.
 template <>
 MIRAGE_DEVICE int8_t from_float<int8_t>(float x) {
   return int8_t(x);
@@ -52,6 +72,15 @@ MIRAGE_DEVICE int8_t from_float<int8_t>(float x) {
 template <>
 MIRAGE_DEVICE uint8_t from_float<uint8_t>(float x) {
   return uint8_t(x);
+}
+template <>
+MIRAGE_DEVICE f8e5m2 from_float<f8e5m2>(float x) {
+  return f8e5m2{uint8_t(from_float<f16>(x).bits >> 8)};
+}
+template <>
+MIRAGE_DEVICE f8e4m3 from_float<f8e4m3>(float x) {
+  const uint32_t bits = from_float<f16>(x * 0.00390625f).bits, size = bits >> 7 & 0x7f;
+  return f8e4m3{uint8_t(bits >> 8 & 0x80 | (x == x ? size : 0x7f))};
 }
 template <>
 MIRAGE_DEVICE bf16 from_float<bf16>(float x) {
@@ -79,33 +108,45 @@ template <class T>
 constexpr bool IS_F16 = false;
 template <>
 constexpr bool IS_F16<f16> = true;
+template <class B>
+constexpr bool IS_FLOAT8 = false;
+template <>
+constexpr bool IS_FLOAT8<f8e4m3> = true;
+template <>
+constexpr bool IS_FLOAT8<f8e5m2> = true;
 
 namespace detail {
-// Two bytes of a word, by their places, as two numbers of T. A byte is the lowest bits of a number whose last bit counts
-// 1, which is taken off again: of 1024 in f16, of 2^23 in f32; a signed one is 128 more in front.
-template <bool Signed, class T, int First, int Second>
+// Two bytes of a word, by their places, as two numbers of T. A whole one is the lowest bits of a number whose last bit
+// counts 1, which is taken off again: of 1024 in f16, of 2^23 in f32; a signed one is 128 more in front.
+template <class B, class T, int First, int Second>
 MIRAGE_DEVICE uint32_t widen_two(uint32_t word) {
-  if constexpr (IS_F16<T>) {
-    uint32_t r;
-    asm("sub.f16x2 %0, %1, %2;"
-        : "=r"(r)
-        : "r"(__byte_perm(word, 0x64646464u, 0x4040 | Second << 8 | First)), "r"(Signed ? 0x64806480u : 0x64006400u));
-    return r;
+  if constexpr (IS_FLOAT8<B>) {
+    const uint32_t two = halves(B{}, __byte_perm(word, 0, 0x4400 | Second << 4 | First));
+    if constexpr (IS_F16<T>) return two;
+    const float2 apart = make_float2(to_float(f16{uint16_t(two)}), to_float(f16{uint16_t(two >> 16)}));
+    return pack2<T>(apart.x, apart.y);
   } else {
-    const float base = Signed ? 8388736.0f : 8388608.0f;
+    constexpr bool SIGNED = B(-1) < B(0);
+    if (SIGNED) word ^= 0x80808080u;
+    if constexpr (IS_F16<T>) {
+      uint32_t r;
+      asm("sub.f16x2 %0, %1, %2;"
+          : "=r"(r)
+          : "r"(__byte_perm(word, 0x64646464u, 0x4040 | Second << 8 | First)), "r"(SIGNED ? 0x64806480u : 0x64006400u));
+      return r;
+    }
+    const float base = SIGNED ? 8388736.0f : 8388608.0f;
     return pack2<T>(bits_float(__byte_perm(word, 0x4b000000u, 0x7440 | First)) - base,
                     bits_float(__byte_perm(word, 0x4b000000u, 0x7440 | Second)) - base);
   }
 }
 template <class B, class T, int Step>
 MIRAGE_DEVICE void widen(uint32_t word, uint32_t& low, uint32_t& high) {
-  constexpr bool SIGNED = B(-1) < B(0);
-  if (SIGNED) word ^= 0x80808080u;
-  low = widen_two<SIGNED, T, 0, Step>(word), high = widen_two<SIGNED, T, 3 - Step, 3>(word);
+  low = widen_two<B, T, 0, Step>(word), high = widen_two<B, T, 3 - Step, 3>(word);
 }
 }  // namespace detail
 
-// Four whole numbers of one byte as two pairs of T: the first two and the others.
+// Four numbers of one byte as two pairs of T: the first two and the others.
 template <class B, class T>
 MIRAGE_DEVICE void widen_bytes(uint32_t word, uint32_t& low, uint32_t& high) {
   detail::widen<B, T, 1>(word, low, high);
