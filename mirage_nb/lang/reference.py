@@ -59,8 +59,9 @@ in f32 (in f64 for f64 operands) and rounded to the type of the result where it 
 may keep its digits. So f16(x) says what is stored, and f32(x) that the results that follow are stored as f32. Inputs
 of whole numbers (i32, i64, bool and their like: indices, classes, masks; of bool any number but 0 is true) are passed
 as integer tensors. Those of one byte (i8, u8, bool) are stored so, as weights and masks are, and take the type of what
-they meet; the others are held in f32, which has those up to 2**24 exactly: a tensor with others is refused. What a
-program computes of whole numbers alone is computed in f32, so f64(x) stands in front of sums and products beyond."""
+they meet, as floats of one byte do (f8e4m3, f8e5m2), which inputs may have, too; the others are held in f32, which has
+those up to 2**24 exactly: a tensor with others is refused. What a program computes of whole numbers alone is computed
+in f32, so f64(x) stands in front of sums and products beyond. X @ f16(W) * s multiplies by such weights W."""
 
 
 def reference() -> str:

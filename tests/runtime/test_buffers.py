@@ -17,6 +17,7 @@ from mirage_nb.ir import FLOATS as REAL
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.buffers import STORED, accept, check_count, decode, draw_sample, encode, poisoned
 from mirage_nb.runtime.execution.execute import as_declared
+from mirage_nb.runtime.kernel import operators as saved
 from mirage_nb.verify.reals.float_gate import Reference, compare
 
 FLOATS = st.lists(st.floats(width=32), min_size=1, max_size=20)
@@ -86,7 +87,12 @@ def test_bytes_hold_whole_numbers_of_any_kind_and_no_others(dtype: DType, kind: 
 @pytest.mark.parametrize(("dtype", "theirs"), [(DType.E4M3, torch.float8_e4m3fn), (DType.E5M2, torch.float8_e5m2)])
 def test_floats_of_one_byte_are_those_of_torch(dtype: DType, theirs: torch.dtype) -> None:
     every = np.arange(256, dtype=np.uint8)
-    np.testing.assert_array_equal(decode(every, dtype), torch.tensor(every).view(theirs).double().numpy())
+    wanted = torch.tensor(every).view(theirs).double().numpy()
+    np.testing.assert_array_equal(decode(every, dtype), wanted)
+    np.testing.assert_array_equal(saved.decode(every, dtype.value), wanted)
+    known = np.isfinite(wanted)
+    np.testing.assert_array_equal(saved.encode(wanted, dtype.value)[known], every[known])
+    np.testing.assert_array_equal(saved.decode(saved.encode(wanted, dtype.value), dtype.value), wanted)
     rng = np.random.default_rng(0)
     values = np.concatenate([rng.standard_normal(5000) * s for s in (1e-5, 1e-3, 0.1, 10, 100)]).astype(np.float32)
     values = values[np.abs(values) < 440]

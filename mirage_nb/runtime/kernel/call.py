@@ -176,7 +176,7 @@ def _stored(array: Any, tensor: Tensor) -> Any:
     host = np.asarray(array)
     if host.dtype.kind not in "fiub":
         raise KernelError(f"{tensor} got {host.dtype}, which are no real numbers")
-    bits = tensor.dtype == "bf16" and host.dtype == np.uint16
+    bits = tensor.dtype in ("bf16", "f8e4m3", "f8e5m2") and host.dtype == STORED[tensor.dtype]
     return np.ascontiguousarray(host) if bits else encode(host, tensor.dtype)
 
 

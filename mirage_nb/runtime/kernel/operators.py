@@ -15,8 +15,9 @@ import numpy as np
 
 STORED = {
     "f16": "float16", "bf16": "uint16", "f32": "float32", "f64": "float64", "i8": "int8", "u8": "uint8", "bool": "bool",
+    "f8e4m3": "uint8", "f8e5m2": "uint8",
 }  # fmt: skip
-"""Element types, and the NumPy and CuPy types that hold them: bf16 travels as bit patterns."""
+"""Element types, and the NumPy and CuPy types that hold them: bf16 and floats of one byte travel as bit patterns."""
 
 
 def _number(value: Any) -> float:
@@ -155,7 +156,13 @@ def run_program(steps: Sequence[Step], inputs: Sequence[Any]) -> list[Any]:
 
 
 def encode(values: Any, dtype: str, xp: Any = np) -> Any:
-    """Real numbers as stored."""
+    """Real numbers as stored; of floats of one byte those that they have."""
+    if dtype == "f8e5m2":
+        return (xp.asarray(values).astype("float16").view("uint16") >> 8).astype("uint8")
+    if dtype == "f8e4m3":
+        half = (xp.asarray(values).astype("float32") / 256).astype("float16")
+        bits = half.view("uint16")
+        return ((bits >> 7 & 0x7F) | (bits >> 8 & 0x80) | xp.isnan(half) * 0x7F).astype("uint8")
     if dtype != "bf16":
         return xp.ascontiguousarray(xp.asarray(values).astype(STORED[dtype]))
     bits = xp.ascontiguousarray(xp.asarray(values).astype("float32")).view("uint32").astype("uint64")
@@ -164,6 +171,12 @@ def encode(values: Any, dtype: str, xp: Any = np) -> Any:
 
 def decode(stored: Any, dtype: str, wide: str = "float64") -> Any:
     """Stored elements as real numbers."""
+    if dtype == "f8e5m2":
+        return (stored.astype("uint16") << 8).view("float16").astype(wide)
+    if dtype == "f8e4m3":  # the halves with these bits are so many times smaller, and it has other ones for NaN
+        bits = stored.astype("uint16")
+        half = (bits & 0x7F) << 7 | (bits & 0x80) << 8 | (((bits & 0x7F) == 0x7F) * 0x7E00).astype("uint16")
+        return half.view("float16").astype(wide) * 256
     if dtype != "bf16":
         return stored.astype(wide)
     return (stored.astype("uint32") << 16).view("float32").astype(wide)

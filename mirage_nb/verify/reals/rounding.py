@@ -36,7 +36,8 @@ def rounded(values: Array, dtype: DType) -> Array:
         single = np.clip(np.array(values, np.float32), -LARGEST[dtype], LARGEST[dtype])
         _, exponent = np.frexp(np.maximum(np.abs(single), np.float32(SMALLEST[dtype])))
         step = np.ldexp(np.float32(1), exponent - 1 - FORMATS[dtype][0])
-        return np.clip(np.rint(single / step) * step, -LARGEST[dtype], LARGEST[dtype])
+        near: Array = np.rint(single / step) * step
+        return near.clip(-LARGEST[dtype], LARGEST[dtype])
     with np.errstate(all="ignore"):
         single = np.array(values, np.float32)
         if dtype is DType.F16:
