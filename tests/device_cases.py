@@ -4,76 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import erf
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
-KERNELS = Path(__file__).parent / "runtime" / "kernels"
-
-
-@dataclass(frozen=True)
-class In:
-    """An array that the kernel reads."""
-
-    array: Array
-
-
-@dataclass(frozen=True)
-class Out:
-    """An array that the kernel writes: what it should hold, how far off it may be, what it starts with."""
-
-    expected: Array
-    relative: float = 0.0
-    absolute: float = 0.0
-    start: Array | None = None
-
-
-@dataclass(frozen=True)
-class Map:
-    """A tensor map over an array that the kernel reads."""
-
-    array: Array
-    box: tuple[int, ...]
-    swizzle: int = 128
-
-
-@dataclass(frozen=True)
-class Case:
-    """One launch."""
-
-    name: str
-    file: str
-    kernel: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int
-    args: tuple[In | Out | Map | int, ...]
-    options: tuple[str, ...] = ()
-
-    @property
-    def source(self) -> str:
-        """The kernel text."""
-        return (KERNELS / self.file).read_text()
-
-
-def fresh(out: Out) -> Array:
-    """The array as the kernel finds it: NaN, or bytes that are no small number."""
-    if out.start is not None:
-        return out.start.copy()
-    return np.full(out.expected.nbytes, 0xFF, np.uint8).view(out.expected.dtype).reshape(out.expected.shape)
-
-
-def compare(out: Out, found: Array) -> None:
-    """Fails unless `found` is what the kernel should have written."""
-    if out.expected.dtype.kind != "f" or (out.relative == 0 and out.absolute == 0):
-        np.testing.assert_array_equal(found, out.expected)
-    else:
-        np.testing.assert_allclose(found, out.expected, rtol=out.relative, atol=out.absolute)
+from mirage_nb.ir import DType
+from mirage_nb.verify.reals.rounding import numbers_of
+from tests.launches import Array, Case, In, Map, Out
 
 
 def bf16_bits(values: Array) -> Array:
@@ -458,6 +396,24 @@ def _quads() -> Case:
     return Case("quads", "functions.cu", "quads", (1, 1, 1), (32, 1, 1), 0, (In(w), Out(w.transpose(0, 2, 1).copy())))
 
 
+def _bytes() -> Case:
+    """Every number of a byte, of signed ones, unsigned ones (twice), and of both floats."""
+    held, rows = np.arange(256, dtype=np.uint8), []
+    for values in (held.view(np.int8), held, held, numbers_of(DType.E4M3), numbers_of(DType.E5M2)):
+        plain = np.asarray(values, np.float32).reshape(64, 4)
+        rows.append(np.concatenate([plain, plain[:, [0, 2, 1, 3]]] * 2 + [plain], 1))
+    same = np.where(np.isnan(np.stack([row[:, -4:] for row in rows], 1)), 0, held.reshape(64, 1, 4)).astype(np.uint8)
+    args = In(held.view(np.uint32)), Out(np.concatenate(rows, 1)), Out(same)
+    return Case("bytes", "bytes.cu", "bytes", (1, 1, 1), (64, 1, 1), 0, args)
+
+
+def _fours() -> Case:
+    x, (lane, i) = np.arange(128, dtype=np.uint16), np.indices((32, 4))
+    places = np.concatenate([4 * (lane % 4) + 2 * (i // 2), 4 * (lane % 4) + 2 * (i % 2), 2 * (lane // 4) + i // 2], 1)
+    args = In(x.view(np.float16)), Out(x.view(np.uint32)), Out(places.astype(np.int32))
+    return Case("fours", "bytes.cu", "fours", (1, 1, 1), (32, 1, 1), 0, args)
+
+
 def _roles() -> Case:
     """A warpgroup hands registers over to two others."""
     x = _normal(384)
@@ -468,7 +424,8 @@ def _roles() -> Case:
 AMPERE: tuple[Case, ...] = (
     _convert(), _all_halves(), _pack(), _math(), _quotients(), _waves(), _vectors(), _exchanges(), _reductions(),
     _hand_over(), _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_tf32", 8), _tf32_pieces(), _ldmatrix(),
-    _copies(), _hints(), _places(), _quads(), _row_sum(), _softmax(), *map(_matmul_cp_async, ("f16", "bf16")),
+    _copies(), _hints(), _places(), _quads(), _bytes(), _fours(), _row_sum(), _softmax(),
+    *map(_matmul_cp_async, ("f16", "bf16")),
 )  # fmt: skip
 """Kernels for sm_80 and newer."""
 

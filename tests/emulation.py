@@ -8,7 +8,8 @@ import numpy as np
 
 from mirage_nb.runtime.execution.emulate import CpuModule
 from mirage_nb.runtime.execution.tensor_map import TensorMap
-from tests.device_cases import AMPERE, HOPPER, Array, Case, In, Map, Out, fresh
+from tests.device_cases import AMPERE, HOPPER
+from tests.launches import Array, Case, In, Map, Out, fresh
 
 CASES = {case.name: case for case in (*AMPERE, *HOPPER)}
 MODES: tuple[tuple[bool, str | int], ...] = (

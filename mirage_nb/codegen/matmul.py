@@ -15,7 +15,7 @@ from mirage_nb.codegen.maps import corner, each, each_slot, in_patch
 from mirage_nb.codegen.reader import Reader, Text
 from mirage_nb.codegen.writer import c_type
 from mirage_nb.ir import BYTES
-from mirage_nb.ir.graph import result_dtype
+from mirage_nb.ir.dtypes import result_dtype
 from mirage_nb.optimize.access import locate, trace
 from mirage_nb.tile.index import Index, Multi, broadcast_index, named, unravel
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Patches, Side, Tiling, Twins

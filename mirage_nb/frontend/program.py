@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from mirage_nb.errors import TraceError
 from mirage_nb.frontend.aten import NUMBERS, WHOLE
+from mirage_nb.frontend.aten.terms import BYTES
 from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.fixed import Fixed, drop_empty
 from mirage_nb.frontend.fourier import WHOLE as PARTS
@@ -49,7 +50,8 @@ class TorchProgram(TensorProgram):
 
     def given(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """The tensors of a call, in input order and by name, with the module's own; those of PyTorch as programs have
-        them: numbers as tensors of one element, whole numbers in single precision, complex ones as pairs."""
+        them: numbers as tensors of one element, whole numbers of more than a byte in single precision, complex ones as
+        pairs."""
         left = (name for name in self.input_names[len(tensors) :] if name not in named)
         own = {name: self.constants[name].detach() for name in left if name in self.constants}
         return tuple(map(_held, tensors)), {name: _held(x) for name, x in {**own, **named}.items()}
@@ -65,7 +67,7 @@ def _held(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     parts = torch.view_as_real(x) if x.is_complex() else x
-    real = parts if parts.is_floating_point() else parts.float()
+    real = parts if parts.is_floating_point() or str(parts.dtype) in BYTES else parts.float()
     return real.reshape(1) if real.ndim == 0 else real
 
 

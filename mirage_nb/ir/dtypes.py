@@ -7,6 +7,7 @@ graphs, shared for block graphs, register for thread graphs (paper section 2).
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from dataclasses import dataclass
 
@@ -115,3 +116,9 @@ def promote(left: DType, right: DType) -> DType:
     if {left, right} == HALVES:
         return DType.F32
     return max(left, right, key=lambda dtype: dtype.size)
+
+
+def result_dtype(operands: tuple[TensorType, ...]) -> DType:
+    """The widest element type of the operands; scalars (constants) take that of their partner."""
+    typed = [t.dtype for t in operands if t.shape != ()] or [t.dtype for t in operands]
+    return functools.reduce(promote, typed) if typed else DType.F32

@@ -8,7 +8,6 @@ equality is structural and `digest` is the cache key. Definition 2.1 is checked 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from operator import attrgetter
 from typing import Any, Self, TypeVar
 
 from mirage_nb.errors import GraphError, ShapeError
-from mirage_nb.ir.dtypes import BYTES, DType, MemSpace, TensorType, computed, promote
+from mirage_nb.ir.dtypes import BYTES, MemSpace, TensorType, computed, result_dtype
 from mirage_nb.ir.fields import INPUT_WORDS
 from mirage_nb.ir.ops import (
     OPS,
@@ -156,12 +155,6 @@ def infer(op: Op, operands: tuple[TensorType, ...], level: Level, space: MemSpac
         return TensorType(shape, op.attrs.dtype, space)
     dtype = result_dtype(operands[1:] if op.kind is OpKind.WHERE else operands)  # a condition has no part in it
     return TensorType(shape, dtype if Trait.VIEW in spec.traits else computed(dtype), space)
-
-
-def result_dtype(operands: tuple[TensorType, ...]) -> DType:
-    """The widest element type of the operands; scalars (constants) take that of their partner."""
-    typed = [t.dtype for t in operands if t.shape != ()] or [t.dtype for t in operands]
-    return functools.reduce(promote, typed) if typed else DType.F32
 
 
 @dataclass(frozen=True, slots=True)

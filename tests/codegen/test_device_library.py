@@ -10,7 +10,8 @@ from mirage_nb.errors import CompileError
 from mirage_nb.runtime.execution.compile import DEVICE_FOLDER, compile_cubin
 from mirage_nb.runtime.execution.emulate import CpuModule
 from mirage_nb.targets import TARGETS
-from tests.device_cases import AMPERE, HOPPER, KERNELS
+from tests.device_cases import AMPERE, HOPPER
+from tests.launches import KERNELS
 
 HEAD = '#include "mirage_device.cuh"\nusing namespace mirage;\n'
 FUNCTION = re.compile(

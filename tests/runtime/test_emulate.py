@@ -15,8 +15,8 @@ from mirage_nb.runtime.execution.artifacts import CPU_FOLDER
 from mirage_nb.runtime.execution.emulate import ENGINE, CpuModule
 from mirage_nb.runtime.execution.tensor_map import TensorMap
 from mirage_nb.settings import Settings, read_settings
-from tests.device_cases import compare
 from tests.emulation import CASES, HEAD, MODES, floats, launch, run
+from tests.launches import compare
 from tests.sessions import until
 
 RING = CASES["matmul by TMA"]

@@ -10,8 +10,8 @@ import pytest
 
 from mirage_nb.errors import LaunchError
 from mirage_nb.runtime.execution.emulate import CpuModule
-from tests.device_cases import Case, compare
 from tests.emulation import CASES, HEAD, MODES, floats, launch, run
+from tests.launches import Case, compare
 
 MATMUL, RING = CASES["matmul by cp.async, f16"], CASES["matmul by TMA"]
 WGMMA = CASES["wgmma 64 f16, a MN, b MN"]

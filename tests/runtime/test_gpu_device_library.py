@@ -10,7 +10,8 @@ import pytest
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.execution.tensor_map import MapShape
 from mirage_nb.runtime.kernel.driver import encode_map
-from tests.device_cases import AMPERE, HOPPER, Case, In, Map, Out, compare, fresh
+from tests.device_cases import AMPERE, HOPPER
+from tests.launches import Case, In, Map, Out, compare, fresh
 
 pytestmark = pytest.mark.gpu
 CASES = {case.name: case for case in (*AMPERE, *HOPPER)}
