@@ -7,14 +7,13 @@ precision.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mirage_nb.frontend.aten.borrowed import borrowed, first
-from mirage_nb.frontend.aten.terms import At, Row, full, padded
+from mirage_nb.frontend.aten.terms import At, Row, full
 from mirage_nb.lang import views
 from mirage_nb.lang.builder import Builder, Term, Value
 
@@ -51,31 +50,12 @@ def _picked(b: Builder, x: Value, axis: int, places: Sequence[int]) -> Value:
 
 def _strided(at: At, x: Any, extents: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Term:
     """Elements at strides of what lies row by row, which windows that overlap have several times."""
-    b, value = at.b, at.tensor(x)
-    axes = [d for d, (extent, stride) in enumerate(zip(extents, strides, strict=True)) if extent > 1 and stride > 0]
-    order = sorted(axes, key=lambda d: -strides[d])
-    flat = views.reshaped(b, value, (math.prod(b.shape(value)),))
-    made = _walked(b, flat, [(extents[d], strides[d]) for d in order], offset or 0)
-    turned = views.turned_back(b, made, [axes.index(d) for d in order]) if order else made
-    wide = tuple(extent if d in axes else 1 for d, extent in enumerate(extents))
+    b, every = at.b, [*zip(extents, strides, strict=True)]
+    order = sorted((d for d, (n, one) in enumerate(every) if n > 1 and one > 0), key=lambda d: -strides[d])
+    made = b.tensor(borrowed("_at_strides")(at, x, [every[d] for d in order], offset or 0), "strides")
+    turned = views.turned_back(b, made, [sorted(order).index(d) for d in order]) if order else made
+    wide = tuple(extent if d in order else 1 for d, extent in enumerate(extents))
     return full(b, views.reshaped(b, b.tensor(turned, "strides"), wide or (1,)), at.shape)
-
-
-def _walked(b: Builder, x: Value, axes: Sequence[tuple[int, int]], start: int) -> Value:
-    """Axes of so many elements at strides, the longest first, in the place of the last one."""
-    *lead, extent = b.shape(x)
-    last = len(lead)
-    if len(axes) < 2:
-        return views.sliced(b, x, last, start, *(axes[0] if axes else (1, 1)))
-    (count, stride), *rest = axes
-    if 1 + sum((n - 1) * one for n, one in rest) <= stride:
-        x = padded(b, x, last, (0, max(0, start + count * stride - extent)))
-        rows = views.sliced(b, x, last, start, count * stride)
-        return _walked(b, views.reshaped(b, rows, (*lead, count, stride)), rest, 0)
-    few = min(range(len(axes)), key=lambda d: axes[d][0])
-    others = [axis for d, axis in enumerate(axes) if d != few]
-    parts = tuple(_walked(b, x, others, start + n * axes[few][1]) for n in range(axes[few][0]))
-    return b.tensor(views.stacked(b, parts, last + few), "strides")
 
 
 WHOLE: dict[str, Row] = {
