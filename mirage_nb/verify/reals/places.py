@@ -41,14 +41,15 @@ class Places:
         self, rng: np.random.Generator, shape: tuple[int, ...], *, runs: bool = False, between: bool = False
     ) -> NDArray[np.float32]:
         """An array of them, the last one of an axis among them. `runs`: equal ones may lie side by side, as documents
-        do: whole tiles are masked then, and whole rows may be. `between`: what lies between them, where they are around
-        0, tells a kernel that rounds what it compares, or compares with another constant; and some of what should be
-        places of an axis are none, as padding is."""
+        do: whole tiles are masked then, and whole rows may be; and a length for all is any one. `between`: what lies
+        between them, where they are around 0, tells a kernel that rounds what it compares, or compares with another
+        constant; and some of what should be places of an axis are none, as padding is."""
         count = min(math.prod(shape), MOST)
         found: NDArray[Any] = rng.integers(self.least, self.below, count)
         if self.also:
             found = np.where(rng.random(count) < SHARE, rng.choice(self.also, count), found)
-        found[rng.integers(count)] = self.below - 1
+        if count > 1 or not runs:
+            found[rng.integers(count)] = self.below - 1
         if runs and rng.random() < 0.5:
             found.sort()
         if between and self.least < 0:
