@@ -11,6 +11,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from mirage_nb.ir import ConstAttrs, KernelGraph, Op, OpKind
+from mirage_nb.ir.graph import reached
 from mirage_nb.ir.rewrite import Rewrite, saying
 from mirage_nb.predefined.reading import Reading
 from mirage_nb.search.dims import folded_dim
@@ -66,14 +67,10 @@ def squared(reading: Reading, value: int) -> Op | None:
 
 
 def _folds_behind(reading: Reading, mean: int, row: int) -> list[int]:
-    """The sums that a mean of a value is taken by, one after the other; none of those that make this value."""
-    found: list[int] = []
-    front = [mean]
-    while front:
-        op = reading.op(value := front.pop(), OpKind.SUM, OpKind.MUL, OpKind.RESHAPE)
-        if op is None or value == row:
-            continue
-        if op.kind is OpKind.SUM:
-            found.append(value)
-        front += op.inputs
-    return found
+    """The sums that a mean of a value is taken by; none of those that make this value."""
+
+    def behind(value: int) -> tuple[int, ...]:
+        op = reading.op(value, OpKind.SUM, OpKind.MUL, OpKind.RESHAPE) if value != row else None
+        return op.inputs if op is not None else ()
+
+    return [value for value in sorted(reached([mean], behind) - {row}) if reading.op(value, OpKind.SUM) is not None]

@@ -17,6 +17,7 @@ from mirage_nb.errors import LaunchError
 from mirage_nb.frontend.aten import ROWS, VIEWS
 from mirage_nb.frontend.compiled.bodies import bodies
 from mirage_nb.frontend.compiled.regions import Region
+from mirage_nb.ir.graph import reached
 from mirage_nb.verify.reals.ranges import SPREAD
 
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-3, torch.float64: 1e-6}
@@ -85,11 +86,7 @@ def _is_cast(node: Any) -> bool:
 def _coarsest(region: Region) -> Iterator[torch.dtype]:
     covers = {*region.covers}
     for write in region.writes:
-        front, seen = [write], {write}
-        for node in front:
-            fresh = [n for n in node.all_input_nodes if n in covers and n not in seen]
-            seen.update(fresh)
-            front += fresh
+        seen = reached([write], lambda node: covers.intersection(node.all_input_nodes))
         computed = [write, *(node for node in seen if str(node.target) not in VIEWS | COPIES)]
         values = [node.meta["val"] for node in computed]
         dtypes = {(v[0] if isinstance(v, tuple | list) else v).dtype for v in values}

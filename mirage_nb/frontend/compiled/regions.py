@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._functorch.compile_utils import fx_graph_cse
@@ -30,6 +30,7 @@ from mirage_nb.frontend.complexes import lift_complex
 from mirage_nb.frontend.lists import spell_lists
 from mirage_nb.frontend.translate import Translation, names_of
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.ir.graph import reached
 from mirage_nb.ir.ops import OPS, Trait
 from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.lang.builder import Builder, Value
@@ -37,6 +38,8 @@ from mirage_nb.search.layers import layers_joined
 from mirage_nb.search.partition import FREE, partition
 from mirage_nb.search.pieces import Piece
 from mirage_nb.targets import Target
+
+H = TypeVar("H")
 
 COPIES = frozenset({OpKind.CONCAT, OpKind.SLICE, OpKind.PAD})
 READ_AS_LYING = frozenset({"aten.view_as_complex.default", "aten.view.dtype"})
@@ -365,14 +368,8 @@ def _lies_well(node: Any) -> bool:
     held = node.meta["val"]
     if not hasattr(held, "is_contiguous") or held.is_contiguous() or node.op == "placeholder":
         return True
-    front = [node]
-    for one in front:
-        for user in one.users:
-            if user.op == "output" or sees_strides(user):
-                return False
-            if str(user.target) in VIEWS:
-                front.append(user)
-    return True
+    views = reached([node], lambda one: (user for user in one.users if str(user.target) in VIEWS))
+    return not any(user.op == "output" or sees_strides(user) for one in views for user in one.users)
 
 
 def sees_strides(node: Any) -> bool:
@@ -445,15 +442,7 @@ def _canonical(graph: KernelGraph) -> tuple[KernelGraph, list[int]]:
     """The program with operators and inputs in the order in which its outputs ask for them, and that order of inputs:
     equal regions are one program, wherever in a model they stand."""
     maker = {values[0]: op for op, values in graph.definitions()}
-    asked: dict[int, None] = {}
-    stack = [(v, False) for v in reversed(graph.outputs)]
-    while stack:
-        value, done = stack.pop()
-        if done or value not in maker:
-            asked[value] = None
-        elif value not in asked:
-            stack.append((value, True))
-            stack.extend((v, False) for v in reversed(maker[value].inputs))
+    asked = _in_order(graph.outputs, lambda value: maker[value].inputs if value in maker else ())
     order = [v for v in asked if v not in maker] + [v for v in range(graph.input_count) if v not in asked]
     inputs = (replace(graph.inputs[v], name=f"x{n}", dims=()) for n, v in enumerate(order))
     made = Rewrite(KernelGraph.start(*inputs), {old: new for new, old in enumerate(order)})
@@ -465,15 +454,27 @@ def _canonical(graph: KernelGraph) -> tuple[KernelGraph, list[int]]:
 def _between(reads: Sequence[Any], writes: Sequence[Any], alike: Mapping[Any, Any]) -> tuple[Any, ...]:
     """The nodes that compute `writes` from `reads` and what is alike, in order. Raises Left where they need more than
     that, as where a program sees that an operand does not count."""
-    found: dict[Any, None] = {}
-    stack: list[tuple[Any, bool]] = [(node, False) for node in reversed(writes)]
+
+    def is_computed(node: Any) -> bool:
+        return node not in reads and alike.get(node) not in reads
+
+    def operands(node: Any) -> list[Any]:
+        if node.op == "placeholder":
+            raise Left("PyTorch's operators read more than what is computed depends on")
+        return [*filter(is_computed, node.all_input_nodes[::-1])]
+
+    return tuple(_in_order([*filter(is_computed, writes)], operands))
+
+
+def _in_order(ends: Sequence[H], operands: Callable[[H], Sequence[H]]) -> list[H]:
+    """These and what they are made of, operands first, in the order in which they are asked for."""
+    found: dict[H, None] = {}
+    stack = [(one, False) for one in reversed(ends)]
     while stack:
-        node, done = stack.pop()
+        one, done = stack.pop()
         if done:
-            found[node] = None
-        elif node not in found and node not in reads and alike.get(node) not in reads:
-            if node.op == "placeholder":
-                raise Left("PyTorch's operators read more than what is computed depends on")
-            stack.append((node, True))
-            stack.extend((n, False) for n in node.all_input_nodes)
-    return tuple(found)
+            found[one] = None
+        elif one not in found:
+            stack.append((one, True))
+            stack += [(other, False) for other in reversed(operands(one))]
+    return [*found]

@@ -140,14 +140,7 @@ def _keep_lying(graph: torch.fx.Graph, moved: Sequence[Any]) -> None:
 
 def _follow(nodes: Sequence[Any], targets: Collection[Any]) -> bool:
     """Whether one of the nodes is computed from what a call of one of the targets returns."""
-    front = [*nodes]
-    seen = {*front}
-    for node in front:
-        if node.target in targets:
-            return True
-        front += (fresh := [n for n in node.all_input_nodes if n not in seen])
-        seen.update(fresh)
-    return False
+    return any(node.target in targets for node in reached(nodes, lambda node: node.all_input_nodes))
 
 
 def _call(graph: torch.fx.Graph, overload: Any, reads: Sequence[Any], region: Region, after: Any) -> Iterator[Any]:
