@@ -50,16 +50,6 @@ def _batch_norm(
     return borrowed("batch_norm")(at, x, mean, spread, gain, bias, training, momentum, eps)
 
 
-def _own_norm(at: At, x: Any, gain: Any, bias: Any, training: bool, momentum: float, eps: float) -> Result:
-    """A batch norm by what it is given alone, as a norm of instances is."""
-    value = at.tensor(x)
-    rest = tuple(axis for axis in range(len(at.b.shape(value))) if axis != 1)
-    found = (variance(at, value, rest, 0), reductions.mean(at.b, value, rest, True))
-    flat = (Held(views.reshaped(at.b, at.b.tensor(one, "a norm"), (at.b.shape(value)[1],))) for one in found)
-    spread, middle = flat
-    return _batch_norm(at, x, gain, bias, middle, spread, False, momentum, eps), None, None
-
-
 def attention(
     at: At, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
@@ -126,7 +116,9 @@ ROWS: dict[str, Row] = {
     "aten._native_batch_norm_legit_no_training.default": lambda at, x, gain, bias, mean, spread, momentum, eps: (
         _batch_norm(at, x, gain, bias, mean, spread, False, momentum, eps), None, None,
     ),
-    "aten._native_batch_norm_legit.no_stats": _own_norm,
+    "aten._native_batch_norm_legit.no_stats": lambda at, x, gain, bias, training, momentum, eps: (
+        borrowed("_own_norm")(at, x, gain, bias, eps), None, None,
+    ),
     "aten.scaled_dot_product_attention.default": attention,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _flash,
     "aten._scaled_dot_product_flash_attention.default": _flash,

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mirage_nb.frontend.aten.borrowed import borrowed
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, Undefined, elementwise, number, padded
 from mirage_nb.ir.ops import OpKind, Shape
 from mirage_nb.lang import lowering, masks, reductions, views
 from mirage_nb.lang.builder import Builder, Infinity, Term, Value
-from mirage_nb.lang.calls import call
 from mirage_nb.lang.constants import Number
 
 
@@ -27,11 +27,6 @@ def _compared(kind: type[ast.cmpop]) -> Row:
         return masks.comparison(kind)(at.b, *elementwise(at, one, other))
 
     return row
-
-
-def _asked(name: str) -> Row:
-    """What the language asks of every element."""
-    return lambda at, x: at.b.tensor_of(call(at.b, name, at.tensor(x)), name)
 
 
 def _truth(at: At, x: Any) -> Term:
@@ -195,7 +190,7 @@ BITS = {"and": _both, "or": _either, "xor": _differing}
 
 ROWS: dict[str, Row] = {
     **{f"aten.{name}.{kind}": _compared(c) for name, c in COMPARISONS.items() for kind in ("Tensor", "Scalar")},
-    **{f"aten.{name}.default": _asked(name) for name in ("isnan", "isinf", "isfinite")},
+    **{f"aten.{name}.default": borrowed(name) for name in ("isnan", "isinf", "isfinite")},
     **{f"aten.logical_{name}.default": _of_any(row) for name, row in BITS.items()},
     **{f"aten.bitwise_{name}.Tensor": row for name, row in BITS.items()},
     "aten.logical_not.default": _of_any(_opposite),
