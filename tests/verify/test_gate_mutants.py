@@ -162,6 +162,9 @@ ENDS = {
     "[4096, 8]": {"max(X, axis=0)": "max(X[{}], axis=0)", "sum(exp(X), axis=0)": "sum(exp(X)[{}], axis=0)"},
     "[1024, 2, 4]": {"max(X, axis=0)": "max(X[{}], axis=0)"},
     "[1, 8192]": {"max(X)": "max(X[:, {}])", "min(X)": "min(X[:, {}])", "sum(X * X)": "sum((X * X)[:, {}])"},
+    "[64, 1000]\nM: bool[64, 1000]": {
+        "sum(where(M, X, 0), axis=1) / sum(M, axis=1)": "sum(where(M, X, 0), axis=1) / sum(M[:, {}], axis=1)"
+    },
     "[8192]": {"max(X)": "max(X[{}])", "min(X)": "min(X[{}])"},
 }
 """By shape, what leaves out one element of a long line, of all lines."""

@@ -3,7 +3,7 @@
 In: a program, the name of a way, a seed. Out: arrays of numbers that the inputs' types hold, by input name. Inputs that
 are added to what a maximum or an exponential is taken of are masks, as people write them: minus infinity, or a large
 finite number, on whole tiles, on whole rows and in a triangle. In every other one indices are places of their axis,
-what is compared as these are is whole numbers, and truth values are 0 and 1.
+and what is compared as these are is whole numbers.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def _uniform(rng: np.random.Generator, shape: Shape) -> Array:
 
 
 def _one_large(columns: bool) -> Draw:
-    """One large and one low element per row, or column, the rest tiny: in two lines of three the first and the last of
-    it, which are what a kernel leaves out if any. The last row has the largest, or the first column."""
+    """One large and one low element per row, or column, the rest tiny and of one sign: in two lines of three the first
+    and the last of it, which are what a kernel leaves out if any. The last row has the largest, or the first column."""
 
     def draw(rng: np.random.Generator, given: Input) -> Array:
         shape: Shape = given.type.shape
@@ -54,6 +54,7 @@ def _one_large(columns: bool) -> Draw:
         axis = _longest(shape[:-1]) if columns and max(shape[:-1], default=1) > 1 else len(shape) - 1
         lines = tuple(1 if dim == axis else extent for dim, extent in enumerate(shape))
         order = np.arange(math.prod(lines))[:: 1 if columns else -1].reshape(lines)
+        values = np.abs(values) * np.where(order // 2 % 2, np.float32(1), np.float32(-1))
         size = np.select([order == 0, order == 1], [8.0, 7.5], 2 + 2 * _uniform(rng, lines))
         for sign, last in ((-1, columns), (1, not columns)):
             ends = (shape[axis] - 1) * np.array([last, not last], int)
@@ -123,12 +124,9 @@ DRAWS: dict[str, tuple[Draw, ...]] = {
 is neither, while a kernel that has scaled the large ones before may have left the range of its type."""
 
 BETWEEN = frozenset([*DRAWS][1::2])
-"""Where what only decides is no whole number either, some indices name no place, and what is chosen by is true as other
-numbers than 1."""
+"""Where what only decides is no whole number either, and some indices name no place."""
 BEYOND = frozenset({"all negative", "near-zero norms"})
 """Where numbers are not moved to where logarithms and roots surely have values: that of X + 9 has some elsewhere."""
-TRUE = (-2.0, 0.5, 1.0)
-"""Whatever is not 0 is true."""
 
 SPOILED = {"infinite": np.inf, "undefined": np.nan}
 """What one element of one input may be."""
@@ -241,16 +239,13 @@ def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
     ways = DRAWS.get(name, DRAWS["normal"])
     whole, wanted = places(program), ranges(program)
     if name in BEYOND:
-        wanted = {given: range_ for given, range_ in wanted.items() if range_ is Range.TRUTH}
+        wanted = {given: range_ for given, range_ in wanted.items() if range_ not in (Range.POSITIVE, Range.SHARE)}
     how = {"runs": True, "between": name in BETWEEN}
     inputs = {
         i.name: rounded(within(whole[i.name].drawn(rng, i.type.shape, **how), wanted.get(i.name)), i.type.dtype)
         if i.name in whole else _filled(ways[number % len(ways)], rng, i, wanted.get(i.name))
         for number, i in enumerate(program.inputs)
     }  # fmt: skip
-    for i in program.inputs if name in BETWEEN else ():
-        if wanted.get(i.name) is Range.TRUTH:
-            inputs[i.name] = rounded(inputs[i.name] * rng.choice(TRUE, i.type.shape), i.type.dtype)
     if name in MASKS:
         seen, low = MASKS[name]
         types = {i.name: i.type for i in program.inputs}
