@@ -15,6 +15,7 @@ from mirage_nb.errors import MirageError, StoreError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import TensorProgram
 from mirage_nb.runtime.store import Store, Stored, edition, find_store
+from mirage_nb.search.pieces import unnamed
 from mirage_nb.search.session.findings import Explored
 from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.progress import Candidate
@@ -49,7 +50,7 @@ def find_winners(
     found = []
     for name in kept.names():
         header = kept.load(name).header
-        same = _unnamed(header.graph) == _unnamed(graph) and header.target == target
+        same = unnamed(header.graph) == unnamed(graph) and header.target == target
         if same and header.edition == edition():
             found.append(name)
     return tuple(found)
@@ -124,11 +125,6 @@ def _store(store: Store | str | Path | bool) -> Store:
     if found is None:
         raise StoreError("there is no store", hint="name a file, or set MIRAGE_NB_STORE to one")
     return found
-
-
-def _unnamed(graph: KernelGraph) -> KernelGraph:
-    inputs = tuple(replace(i, name=f"x{n}", dims=()) for n, i in enumerate(graph.inputs))
-    return replace(graph, inputs=inputs).returning(graph.outputs)
 
 
 def _best(session: Stored) -> tuple[Candidate, ...]:

@@ -64,8 +64,7 @@ class Piece:
     @property
     def unnamed(self) -> KernelGraph:
         """Equal for equal parts, wherever they stand and whatever their tensors are called."""
-        named = tuple(replace(i, name=f"x{n}", dims=()) for n, i in enumerate(self.graph.inputs))
-        return replace(self.graph, inputs=named).returning(self.graph.outputs)
+        return unnamed(self.graph)
 
     @property
     def digest(self) -> str:
@@ -137,6 +136,12 @@ class Whole:
             given = program.inputs[value] if value < program.input_count else made
             known = self.dims[value] is not None and not inner
             yield replace(given, size=size_of(program) if known else None)
+
+
+def unnamed(graph: KernelGraph) -> KernelGraph:
+    """A program, whatever its tensors are called."""
+    inputs = tuple(replace(i, name=f"x{n}", dims=()) for n, i in enumerate(graph.inputs))
+    return replace(graph, inputs=inputs).returning(graph.outputs)
 
 
 def pieces(program: KernelGraph, cut: Cut) -> tuple[Piece, ...]:
