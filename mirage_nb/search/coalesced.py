@@ -27,6 +27,7 @@ from mirage_nb.ir.ops import OPS, Trait
 from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.ir.sizes import sized
 from mirage_nb.search.dims import folded_dim, joined_dim
+from mirage_nb.search.stored import as_stored
 
 FOLDS = frozenset({OpKind.SUM, OpKind.MAX})
 """Reductions of one operand."""
@@ -39,12 +40,13 @@ Gap = tuple[int, int]
 def coalesced(program: KernelGraph, apart: Collection[Gap] = ()) -> KernelGraph:
     """The program in as few dimensions as say the same; itself, where these are all that it has, or where an output
     would be an input, or another output. An extent that is known at launch stays outermost in what it becomes part of.
-    Places that are counted for several operators are counted for each: those of rows are no columns.
+    Places that are counted for several operators are counted for each: those of rows are no columns. What is stored in
+    bytes is read so.
 
     apart: gaps of inputs whose elements do not lie one after the other there. Raises NamedSizeError as
     `ir.sizes.sized`.
     """
-    program = _counted_apart(program)
+    program = as_stored(_counted_apart(program))
     if all(len(t.shape) < LEAST_RANK for t in program.types):
         return program
     gaps = _Gaps(program, apart)
