@@ -28,8 +28,8 @@ from mirage_nb.tile.program import Program
 from mirage_nb.tile.run import run
 from mirage_nb.tile.validate import validate
 from tests.codegen.running import WAYS
-from tests.device_cases import Array, Case, Map, Out, compare
 from tests.emulation import launch
+from tests.launches import Array, Case, Map, Out, compare
 from tests.tile.lines import program_of, text_of
 from tests.tile.mutants import mutants
 
