@@ -50,7 +50,8 @@ class BehindText:
         if others:
             statements = [made for name, made in known.items() if name in whole - rows]
             said = tuple(s for s in statements if not isinstance(s, Reduce))
-            ValueText(registers.out, registers.program, (*said, *others), registers.ends, frozenset(rows)).emit()
+            with registers.out.block():  # what is read of a number may be called as it was for the folds
+                ValueText(registers.out, registers.program, (*said, *others), registers.ends, frozenset(rows)).emit()
 
     def _needed(self, names: Iterable[str], known: Iterable[str] = ()) -> set[str]:
         """What is computed for these values, they and what is known included, but nothing of what that is made of."""

@@ -18,7 +18,21 @@ from mirage_nb.codegen.writer import Writer, c_index, c_type, stored_type
 from mirage_nb.ir import DType, OpKind
 from mirage_nb.optimize.reach import Reach
 from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.program import Clear, Count, Index, Map, Number, Program, Read, Reduce, Set, Store, Tile, Until
+from mirage_nb.tile.program import (
+    Clear,
+    Count,
+    Index,
+    Map,
+    Number,
+    Program,
+    Read,
+    Reduce,
+    Set,
+    Store,
+    Tile,
+    Until,
+    flat,
+)
 from mirage_nb.tile.rules import HEIGHT, QUAD
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE
 
@@ -47,7 +61,8 @@ def declared(tile: Tile) -> str:
 @dataclass(slots=True)
 class RegisterText:
     """Writes them. ends: of global tensors that end where a size does, which is known at launch; defined: the statement
-    of every value so far; reads: how those of this body are loaded."""
+    of every value so far; reads: how those of this body are loaded; stored: what is stored element by element, and what
+    that is made of, which is said as `tile_values` says it: what is stored equals its folds, to the last bit."""
 
     out: Writer
     program: Program
@@ -55,6 +70,14 @@ class RegisterText:
     ends: dict[str, Reach]
     defined: dict[str, Defined]
     reads: dict[str, ReadText] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        statements = tuple(flat(self.program.statements(self.role)))
+        self.stored = {s.value for s in statements if isinstance(s, Store)}
+        for made in reversed(statements):
+            if isinstance(made, Map) and made.name in self.stored:
+                self.stored.update(made.operands)
 
     def write(self, statement: Defined | Set) -> None:
         """One statement."""
@@ -242,7 +265,7 @@ class RegisterText:
 
     def _said(self, made: Map, at: Element, said: set[str]) -> str:
         """What a Map computes, its operands at the same element."""
-        whole = made.kind is OpKind.EXP and len(self.axes(made.name)) > 1
+        whole = made.kind is OpKind.EXP and len(self.axes(made.name)) > 1 and made.name not in self.stored
         fall = self.defined.get(made.operands[0]) if whole else None
         if not isinstance(fall, Map) or fall.kind is not OpKind.SUB:
             return CUDA[made.kind]([self._element(o, at, said) for o in made.operands], made.attrs)

@@ -32,6 +32,7 @@ from mirage_nb.ir import (
     Trait,
     TransposeAttrs,
 )
+from mirage_nb.ir.jumps import jumps
 from mirage_nb.tile.rules import low_columns
 from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES, PATTERN_ROWS
 from mirage_nb.tile.sketch import MATMULS, pairs
@@ -191,7 +192,17 @@ def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBloc
     ((rows, columns),) = shapes
     made = ProductBlock(block, written, dtype, rows, columns, depths.pop(), sums, low, held, added)
     plain = all(_plain(made, value, _axes(made, value)) for value, _ in written.saved)
-    return made if plain and _beside(made) else None
+    return made if plain and _beside(made) and not _compared(written.nodes) else None
+
+
+def _compared(nodes: Sequence[Node]) -> bool:
+    """Whether something jumps at what is folded. Who needs a value with columns computes it anew: such a value differs
+    from the largest of its row, which it is, by a rounding."""
+    folded = set[int]()
+    for value, node in enumerate(nodes):
+        if node.kind in OF_ROWS or not folded.isdisjoint(node.inputs):
+            folded.add(value)
+    return any(jumps(nodes[value]) for value in folded)
 
 
 def _beside(made: ProductBlock) -> bool:

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from mirage_nb.codegen import emit
-from mirage_nb.ir import AccumKind, DType, KernelGraph, OpKind
+from mirage_nb.ir import AccumKind, DType, KernelGraph, Op, OpKind
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.optimize import default_options, plan, variants
 from mirage_nb.runtime.execution.compile import compile_cubin
@@ -89,6 +89,19 @@ def normed(b: Block, c: int) -> list[int]:
     return [b.op(OpKind.ADD, out, b.accum(b.read(3, (0, 1)), kind=AccumKind.HOLD)), total]
 
 
+def tempered(b: Block, c: int) -> list[int]:
+    """Exponentials of what is divided by a number that is read, and their sums."""
+    number = b.accum(b.read(2, (None, None)), kind=AccumKind.HOLD)
+    weights, _ = shifted(b, b.op(OpKind.DIV, c, number))
+    return [weights, b.sum(weights, 1)]
+
+
+def largest(b: Block, c: int) -> list[int]:
+    """What is the largest weight of its row, others zero."""
+    (weights,) = softmax(b, c)
+    return [b.op(OpKind.MUL, weights, b.op(OpKind.EQUAL, weights, b.max(weights, 1)))]
+
+
 def distances(b: Block, c: int) -> list[int]:
     """The largest of what is less than a number of each row, and a matrix, at every place."""
     rows = b.accum(b.read(2, (0, None)), kind=AccumKind.HOLD)
@@ -105,6 +118,7 @@ NAMED: dict[str, KernelGraph] = {
     "softmax of all columns": folded(softmax, 128, 128, 96, 128, 96),
     "norm of all columns, its sums": folded(normed, 128, 64, 96, 64, 96, held=((96,), (128, 96))),
     "weights of tiles, their maxima": folded(lambda b, c: [*shifted(b, c)], 128, 64, 128, 64, 64),
+    "by a number that is read": folded(tempered, 128, 64, 128, 64, 64, held=((1,),)),
     "a matrix and numbers of rows": folded(distances, 128, 64, 128, 64, 64, held=((128, 1), (128, 128))),
 }
 
@@ -215,11 +229,30 @@ def test_what_is_stored_whole_takes_no_turns() -> None:
     assert {way.ahead for way in variants(linear(256, 512, 256, 128, 128), H200)} == {0}
 
 
+def test_what_is_stored_is_as_large_as_its_largest_to_the_last_bit() -> None:
+    """The kernel behind compares the two."""
+
+    def weights(b: Block, c: int) -> list[int]:
+        top = b.op(OpKind.MUL, b.max(c, 1), b.const(Fraction(9, 10)))
+        found = b.op(OpKind.EXP, b.op(OpKind.SUB, c, top))
+        return [found, b.max(found, 1)]
+
+    graph = folded(weights, 128, 128, 64, 64, 64)
+    c = Block(graph.types[-2:], (128,))
+    c.save(c.op(OpKind.EQUAL, c.read(0, (0,)), c.reshape(c.read(1, (1,)), 1, 1)), (0,))
+    graph = graph.append(Op(OpKind.GRAPH, (2, 3), body=c.graph)).returning((4,))
+    emitted, inputs = emit(graph, FEW), draw(graph)
+    for how in WAYS:
+        (alike,) = run(emitted, inputs, **how)
+        assert (alike.max(axis=1) == 1).all()
+
+
 @pytest.mark.parametrize("graph", [
     folded(lambda b, c: [b.sum(c, 1)], dtype=DType.F32),  # lanes of such products share rows otherwise
     folded(lambda b, c: [b.sum(c, 1)], 130, 64, 128, 65, 128),  # plain cores have a row of them
     folded(lambda b, c: [b.sum(c, 0)], 64, 64, 64, 64, 64),  # of rows, which warps share
     folded(lambda b, c: [b.sum(b.sum(c, 1), 0)], 64, 64, 64, 64, 64),
+    folded(largest, 64, 64, 64, 64, 64),  # computed twice, a weight is not the largest any more
 ])  # fmt: skip
 def test_other_folds_pass_through_shared_memory(graph: KernelGraph) -> None:
     (kernel,) = plan(graph, FEW).kernels

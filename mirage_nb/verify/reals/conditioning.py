@@ -37,6 +37,7 @@ from mirage_nb.ir import (
     formula,
 )
 from mirage_nb.ir.dtypes import FORMATS
+from mirage_nb.ir.jumps import JUMPS, jumps
 from mirage_nb.verify.reals.rounding import LARGEST, SMALLEST, rounded
 
 Array = NDArray[Any]
@@ -63,8 +64,6 @@ SHARP = frozenset({
     OpKind.CLAMP, *COMPARISONS,
 })  # fmt: skip
 """Operators that lose nothing where the type has their result, as formulas do: comparisons, what is made of masks."""
-JUMPS = frozenset({"step", "sign", "floor"})
-"""Functions that jump: what one element may be off by is what may lead it to another side."""
 ROUND = JUMPS | {"add", "sub", "mul", "neg", "abs", "square", "minimum", "maximum"}
 """Primitives that lose nothing where f32 has their result, as of whole numbers."""
 WRITTEN = {OpKind.GELU: "x * (1 + erf(x / (14142135623730951/10000000000000000))) / 2"}
@@ -172,12 +171,6 @@ def extremes_of(program: KernelGraph) -> dict[int, int]:
                 if times[elements] in ends.get(end, set()):
                     found[value] = place
     return found
-
-
-def jumps(op: Op) -> bool:
-    """Whether what an operator makes jumps somewhere: a comparison, a sign, a whole number."""
-    text = op.attrs.formula if isinstance(op.attrs, ApplyAttrs) else ""
-    return op.kind in COMPARISONS or any(name in text for name in JUMPS)
 
 
 def _results(op: Op, operands: list[_Tensor], dtypes: list[DType], extreme: int | None) -> list[_Tensor]:

@@ -29,8 +29,9 @@ from mirage_nb.ir import (
     OpKind,
     ThreadGraph,
 )
+from mirage_nb.ir.jumps import jumps
 from mirage_nb.ir.rewrite import Rewrite
-from mirage_nb.verify.reals.conditioning import LINEAR, jumps
+from mirage_nb.verify.reals.conditioning import LINEAR
 from mirage_nb.verify.reals.hard_inputs import hard_inputs
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
