@@ -25,7 +25,7 @@ from mirage_nb.runtime.contest.early import Early, Inputs
 from mirage_nb.runtime.contest.finalists import unique, varied
 from mirage_nb.runtime.contest.heats import COMPILE_SECONDS, told
 from mirage_nb.runtime.contest.on_card import OnCard
-from mirage_nb.runtime.contest.told import how_precise, who_won
+from mirage_nb.runtime.contest.told import how_precise, off_by, who_won
 from mirage_nb.runtime.contest.trial import (
     FIRST_SECONDS,
     RAN,
@@ -109,7 +109,7 @@ class Passes:
     def __init__(self, search: SearchSession, gpu: Gpu | None, tolerance: float = 1.0) -> None:
         self.search = search
         self.gpu, self.stage = gpu, ""
-        self.tolerance = tolerance * PRECISIONS[search.target.precision]
+        self.tolerance = tolerance
         self.trace: tuple[Pass, ...] = ()
         self.baselines: tuple[Lap, ...] = ()
         self.entered: set[tuple[str, str]] = set()
@@ -162,8 +162,8 @@ class Passes:
         self.begin()
         snapshot = self.search.snapshot()
         candidates, chosen = snapshot.candidates, [c for c in snapshot.candidates if c.digest in snapshot.pinned]
-        if self.tolerance != 1:
-            self.search.tell(f"kernels may be off by {self.tolerance:g} times what the program's own rounding explains")
+        if (most := self.tolerance * PRECISIONS[self.search.target.precision]) != 1:
+            self.search.tell(f"kernels may be off by {most:g} times what the program's own rounding explains")
         for why in distrusted(read_settings().home):
             self.search.tell(why)
         try:
@@ -254,7 +254,7 @@ class Passes:
                 ran = self.on_gpu(candidate, emitted, cubin, self.gpu, outcome)
                 return self.keep(self.gated(ran, self.new_gate(trials, trials, until)))
         left = until - time.monotonic()
-        trying = (try_on_cpu, self.search.program, emitted, self.sample_seed, self.tolerance, left)
+        trying = (try_on_cpu, self.search.program, emitted, self.sample_seed, off_by(self, emitted), left)
         outcome = self._traced("execute", candidate, lambda: call(*trying, seconds=self.allowed(EXECUTE_SECONDS)))
         self._scale = outcome.scale
         return self.keep(Winner.judged(candidate, emitted, CpuExecutable(emitted), cubin, outcome, self.origin))
@@ -348,7 +348,7 @@ class Passes:
         `Winner.judged`, and CardLost."""
         there = gate or self.gate
         assert there is not None and winner.cubin is not None
-        trying = partial(there.outcome, winner.emitted, winner.cubin, self.tolerance)
+        trying = partial(there.outcome, winner.emitted, winner.cubin, off_by(self, winner.emitted))
         return winner.shown(self._traced("execute", winner.candidate, trying, lambda found: found.seconds))
 
     @contextlib.contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ from mirage_nb.errors import OptionError
 from mirage_nb.ir import DType
 from mirage_nb.lang import parse
 from mirage_nb.runtime import requested
-from mirage_nb.runtime.contest.told import sentence
+from mirage_nb.runtime.contest.told import off_by, sentence
 from mirage_nb.runtime.execution.buffers import draw_sample
 from mirage_nb.runtime.execution.execute import CpuExecutable
+from mirage_nb.runtime.passes import Passes
 from mirage_nb.targets import PRECISIONS, TARGETS
 from mirage_nb.verify import VerdictKind
 from tests.codegen.mugraphs import linear
@@ -55,8 +58,6 @@ def test_kernels_are_as_far_off_as_allowed(precision: str) -> None:
 
 
 def test_the_error_stands_beside_that_of_exact_products() -> None:
-    from types import SimpleNamespace
-
     target = replace(H200, precision="tf32")
     emitted, sample = emit(GRAPH, target), draw_sample(PROGRAM, 2)
     report = CpuExecutable(emitted).check(sample, PRECISIONS["tf32"])
@@ -66,6 +67,19 @@ def test_the_error_stands_beside_that_of_exact_products() -> None:
     said = sentence(winner, sample, None)  # type: ignore[arg-type]
     tf32, exact = (float(part.split("by ")[-1]) for part in said.split(", "))
     assert "computed as tf32" in said and 1e-4 < tf32 < 1e-3 and exact < 1e-6
+
+
+def test_exact_kernels_are_held_to_what_rounding_explains() -> None:
+    """Whatever a session allows, and whichever GPU it turned to before: what others may be off by was theirs, too."""
+    target = replace(H200, precision="tf32")
+    passes: Any = Passes(SimpleNamespace(target=target, program=PROGRAM), None, 2.0)  # type: ignore[arg-type]
+    kinds = {o.precision: emit(GRAPH, target, o) for o in variants(GRAPH, target)}
+    assert {name: off_by(passes, emitted) / 2 for name, emitted in kinds.items()} == {
+        name: 1.0 if name == "f32" else PRECISIONS["tf32"] for name in kinds
+    }
+    assert len(kinds) > 1 and off_by(passes, emit(parse("X: f32[8, 64]\nreturn softmax(X)").graph, target)) == 2.0
+    turned: Any = Passes(SimpleNamespace(target=H200, program=PROGRAM), None, passes.tolerance)  # type: ignore[arg-type]
+    assert off_by(turned, kinds["f32"]) == 2.0
 
 
 def test_programs_without_f32_keep_their_own_tolerance() -> None:

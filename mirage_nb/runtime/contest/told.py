@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mirage_nb.codegen import LibraryCall, emit
+from mirage_nb.codegen import Emitted, LibraryCall, emit
 from mirage_nb.errors import MirageError
 from mirage_nb.ir import OpKind
 from mirage_nb.ir.graph import few
@@ -22,7 +22,7 @@ from mirage_nb.runtime.execution.execute import CpuExecutable, Executable
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.search.composition import UNSEARCHED
 from mirage_nb.search.session.session import SearchSession
-from mirage_nb.targets import EXACT
+from mirage_nb.targets import EXACT, PRECISIONS
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes
@@ -48,6 +48,13 @@ def who_won(search: SearchSession, best: Winner) -> None:
     won = f"the library won: {what}{f' ({few([*dict.fromkeys(names)])})' if names else ', a kernel each'}"
     how = "measured" if candidate.time_us is not None else "estimated"
     search.tell(f"{won if called else 'the operators as they stand, fused'}, {how} the fastest")
+
+
+def off_by(passes: Passes, emitted: Emitted) -> float:
+    """How many times the program's own rounding kernels may be off: more than a session says only where their products
+    of f32 are those of the precision that its owner allows."""
+    exact = emitted.options.precision == EXACT
+    return passes.tolerance * (1.0 if exact else PRECISIONS[passes.search.target.precision])
 
 
 def how_precise(passes: Passes, best: Winner) -> None:
