@@ -190,7 +190,8 @@ class Session(ByRange):
             OptionError: an unknown effort or name, or a bound that is lower than it was.
             SearchError: the session was not started, or its program could not be searched.
         """
-        wanted = find_target(target) if target is not None else self.target
+        here = self.target
+        wanted = here if target is None else requested.precise(target, None, here.precision, self.program.graph)
         self.search.extend(
             effort=effort,
             seconds=requested.seconds(seconds),
@@ -201,7 +202,7 @@ class Session(ByRange):
         )
         if (kept := self._checkpoint) is not None:
             kept.header = replace(kept.header, bounds=self.search.bounds, seconds=self.search.seconds)
-        if wanted != self.target:
+        if wanted != here:
             self._turn_to(wanted)
         return self
 

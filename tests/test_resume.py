@@ -202,6 +202,14 @@ def test_another_target_begins_anew_under_the_same_name(no_passes: None, tmp_pat
     assert again.target.name == "a100" and facts(again.result(60)) == facts(found)
 
 
+def test_another_target_has_the_precision_that_was_allowed(no_passes: None) -> None:
+    session = done(TEXT.replace("f16", "f32"), precision="tf32")
+    search = session.search
+    assert session.extend(target="h200").search is search, "it is the one"
+    session.extend(target="a100").result(60)
+    assert (session.target.name, session.target.precision) == ("a100", "tf32")
+
+
 def test_the_same_cell_again_searches_nothing_again(
     no_passes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
