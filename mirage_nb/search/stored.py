@@ -20,7 +20,7 @@ def as_stored(program: KernelGraph) -> KernelGraph:
         made.held[value] = made.add(Op(OpKind.CAST, (made.held[value],), CastAttrs(late.pop(value))))
 
     for op, (value, *_) in program.definitions():
-        wanted, stored = program.types[value].dtype, [v for v in op.inputs if v in late]
+        wanted, stored = program.types[value].dtype, {*op.inputs} & {*late}
         if _widens(program, op):
             made.held[value], late[value] = made.held[op.inputs[0]], wanted
             continue

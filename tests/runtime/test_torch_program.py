@@ -77,7 +77,7 @@ def test_scalars_stay_scalars() -> None:
     graph = graph.append(Op(OpKind.SQRT, (1,))).append(Op(OpKind.MUL, (0, 2))).returning((3, 2))
     ones = torch.ones(2, 3, dtype=torch.float16)
     scaled, scalar = as_torch(graph, torch)(ones)
-    assert scaled.dtype == torch.float16 and scalar.dtype == torch.float16
+    assert scaled.dtype == torch.float16 and scalar.dtype == torch.float32 and graph.types[2].dtype is DType.F32
     assert float(scaled[0, 0]) == pytest.approx(2**0.5, rel=1e-3)
 
 
@@ -90,6 +90,17 @@ def test_numbers_are_made_where_the_tensors_are() -> None:
     assert "new_full" in made and not made & {"new_tensor", "tensor", "as_tensor"}
     x, y = torch.tensor([-1.0, 2.0, 3.0]), torch.tensor([1.0, -1.0, 2.0])
     torch.testing.assert_close(traced(x, y)[0], torch.where(y > 0, x, 2.5) + torch.where(x < 0, y, 1))
+
+
+@pytest.mark.parametrize("first", ["M: bool[3]", "M: i8[3]", "M: f16[3]"])
+def test_numbers_have_the_type_of_what_they_meet(first: str) -> None:
+    """Whatever input comes first: a mask has no 70000, nor has a half."""
+    graph = parse(f"{first}\nY: f32[3]\nreturn where(Y > 70000, M, 0.5), where(M > 0.5, Y, -2.5)").graph
+    kept, y = torch.tensor([1, 0, 1]).to(torch_dtype(torch, graph.inputs[0].type.dtype)), torch.tensor([1e5, 8e4, 3.0])
+    found = as_torch(graph, torch)(kept, y)
+    wanted = torch.where(y > 70000, kept.float(), 0.5), torch.where(kept > 0.5, y, -2.5)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.float(), other)
 
 
 def test_mugraphs_and_wrong_dtypes_are_refused() -> None:

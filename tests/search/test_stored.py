@@ -25,6 +25,7 @@ CASTS = {
     "f32(f16(A)) * 2": 1,
     "where(f16(A) > 0, f16(B), s[:, None])": 2,
     "sum(f16(A), 1)": 1,
+    "f16(A) * f16(A) + s[:, None]": 1,
 }
 """Expressions, and how many casts are left of them."""
 

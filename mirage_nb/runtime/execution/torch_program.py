@@ -169,6 +169,12 @@ def as_torch(graph: KernelGraph, torch: Any, *, exact: bool = False) -> Callable
         i: torch.fx.Proxy(traced.placeholder(f"input{i}"), tracer) for i in range(graph.input_count)
     }
     scalars: dict[int, float] = {}
+
+    def scalar(number: float, result: int) -> Any:
+        """A number in the type of a value that is made of it, and not in that of whatever input comes first."""
+        dtype = torch.float64 if exact else torch_dtype(torch, graph.types[result].dtype)
+        return values[0].new_full((), number, dtype=dtype)
+
     for op, (result, *_) in open_reshapes(graph).definitions():
         rule = TORCH.get(op.kind)
         if rule is None:
@@ -186,13 +192,13 @@ def as_torch(graph: KernelGraph, torch: Any, *, exact: bool = False) -> Callable
         if op.kind is OpKind.ARANGE:
             operands = tuple(values[v].device for v in values if v == 0)
         if op.kind not in ARITHMETIC:
-            operands = tuple(values[0].new_full((), x) if isinstance(x, float) else x for x in operands)
+            operands = tuple(scalar(x, result) if isinstance(x, float) else x for x in operands)
         narrow = Trait.VIEW not in OPS[op.kind].traits and any(graph.types[v].dtype in BYTES for v in op.inputs)
         if (narrow or op.kind in PRODUCTS) and not exact:  # of one type only; called with float64 all are
             wide = graph.types[result].dtype
             kept = [v in scalars or graph.types[v].dtype is wide for v in op.inputs]
             operands = tuple(x if k else x.to(torch_dtype(torch, wide)) for x, k in zip(operands, kept, strict=True))
         values[result] = rule(torch, op.attrs, operands)
-    outputs = (values[0].new_full((), scalars[v]) if v in scalars else values[v] for v in graph.outputs)
+    outputs = (scalar(scalars[v], v) if v in scalars else values[v] for v in graph.outputs)
     traced.output(tuple(out.node for out in outputs))
     return cast(Callable[..., tuple[Any, ...]], torch.fx.GraphModule({}, traced))

@@ -14,10 +14,9 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
 // The vectors stay what they are, but the compiler does not know: what it computed of them it computes again.
 template <class T, int N, int Count>
 MIRAGE_DEVICE void forget(Vec<T, N> (&vectors)[Count]) {
-  static_assert(sizeof(T) * N % 4 == 0, "whole registers");
   MIRAGE_UNROLL
   for (Vec<T, N>& vector : vectors) {
-    uint32_t words[sizeof(vector) / 4];
+    uint32_t words[(sizeof(vector) + 3) / 4] = {};
     memcpy(words, &vector, sizeof(vector));
     MIRAGE_UNROLL
     for (uint32_t& word : words) word = detail::opaque(word);

@@ -44,9 +44,13 @@ MIRAGE_DEVICE void copy_now(void* to, const void* from) {
     *static_cast<uint2*>(to) = v;
   } else if constexpr (Bytes == 4) {
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(*static_cast<uint32_t*>(to)) : "l"(at));
-  } else {
-    static_assert(Bytes == 2, "2, 4, 8 bytes or a multiple of 16");
+  } else if constexpr (Bytes == 2) {
     asm volatile("ld.relaxed.gpu.global.u16 %0, [%1];" : "=h"(*static_cast<uint16_t*>(to)) : "l"(at));
+  } else {
+    static_assert(Bytes == 1, "1, 2, 4, 8 bytes or a multiple of 16");
+    uint16_t v;
+    asm volatile("ld.relaxed.gpu.global.u8 %0, [%1];" : "=h"(v) : "l"(at));
+    *static_cast<uint8_t*>(to) = uint8_t(v);
   }
 }
 
