@@ -272,7 +272,7 @@ def _outputs(exported: Any, translation: Translation) -> list[tuple[str, Value]]
         if node is None or getattr(node, "name", None) in signature.output_tokens:
             continue
         value = translation.value(node) if hasattr(node, "op") else None
-        if value is None or translation.builder.definition(value) is None:
+        if value is None or typed(node)[1] is None or translation.builder.definition(value) is None:
             raise _untold(node, translation)
         if value in found:
             raise TraceError(f"outputs {found[value]} and {index} are the same tensor", hint="return it once")

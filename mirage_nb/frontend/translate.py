@@ -8,6 +8,7 @@ for each node what it stands for there, or why it has none. Invariant: a node's 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,7 +116,7 @@ class Translation:
         """Whether it is known to hold these numbers alone."""
         if isinstance(made, Number):
             return made.nearest in numbers
-        found = bounds(self.builder, made) if is_tensor(made) else None
+        found = bounds(self.builder, made, -math.inf) if is_tensor(made) else None
         return found is not None and numbers[0] <= found[0] and found[1] <= numbers[-1]
 
     def _shaped(self, node: Any, term: Value) -> Term:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import exp, floor, inf, ulp
 
+from mirage_nb.ir.dtypes import COUNTS
 from mirage_nb.ir.graph import Op
 from mirage_nb.ir.ops import OPS, ApplyAttrs, ArangeAttrs, ClampAttrs, OpKind, Trait, WhereAttrs
 from mirage_nb.lang.builder import Builder, Term, Value
@@ -36,11 +37,11 @@ MAX_PLACES = 4096
 
 
 def bounds(b: Builder, x: Value, least: float = 0) -> Bounds | None:
-    """The smallest and the largest number that x may hold, if its inputs of whole numbers hold none below `least`;
-    None where values of other inputs decide."""
+    """The smallest and the largest number that x may hold, if its inputs of whole numbers hold none below `least`, of
+    one byte those of their types; None where values of other inputs decide."""
     known: dict[int, Bounds] = {}
     for value in b.needed([Value(int(x))]):
-        found = (0, 1) if value in b.masks else (least, inf) if value in b.whole else None
+        found = (0, 1) if value in b.masks else _held(b, value, least) if value in b.whole else None
         op = b.definition(value)
         if op is not None:
             number = b.number(value)
@@ -48,6 +49,11 @@ def bounds(b: Builder, x: Value, least: float = 0) -> Bounds | None:
         if found is not None and found != (-inf, inf):
             known[value] = found
     return known.get(int(x))
+
+
+def _held(b: Builder, whole: Value, least: float) -> Bounds:
+    numbers = COUNTS.get(b.dtype(whole))
+    return (least, inf) if numbers is None else (numbers[0], numbers[-1])
 
 
 PASSING = frozenset({
@@ -166,7 +172,7 @@ def _cut(x: float) -> float:
 def raised(b: Builder, x: Term, exponent: Term) -> Term:
     """x ** exponent; a whole number to the power of a whole tensor is whole, so that digits are exact."""
     if not isinstance(x, Number) and not isinstance(exponent, Number):
-        within = bounds(b, x)
+        within = bounds(b, x, -inf)
         if within is not None and within[0] > 0:
             return b.emit(OpKind.EXP, b.tensor(multiply(b, exponent, LOG(b, x)), "**"))
     base = x.integer if isinstance(x, Number) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 pytest.importorskip("torch")
@@ -11,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mirage_nb import from_torch, superoptimize
+from mirage_nb.errors import TraceError
+from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DType
 from tests.frontend.test_backend import close
 from tests.frontend.traced import Backend, regions_of
@@ -74,6 +78,24 @@ def test_regions_read_them_as_they_are(name: str) -> None:
     backend = Backend()
     close(torch.compile(model, backend=backend)(x), model(x))
     assert backend.replaced == 1
+
+
+@pytest.mark.parametrize(("made", "why"), [
+    (lambda w: (w.clamp(max=50) * 2).float(), "go round"),  # -128 * 2 is 0 there
+    (lambda w: w.T, "is of type torch.int8"),
+    (lambda w: (w.float() * 2, w[2:]), "is of type torch.int8"),
+])  # fmt: skip
+def test_what_they_become_in_their_own_type_is_told(made: Callable[[Tensor], object], why: str) -> None:
+    with pytest.raises(TraceError, match=why):
+        from_torch(made, (torch.randint(-128, 128, (8, 16), dtype=torch.int8),))
+
+
+def test_moved_they_stay_within_their_type() -> None:
+    w = torch.randint(-128, 128, (8, 16), dtype=torch.int8)
+    program = from_torch(lambda w: F.relu(w.roll(3, 1).flip(0)) * w.clamp(-2, 2).float(), (w,))
+    (found,) = evaluate(program.graph, [w.double().numpy()])
+    wanted = F.relu(w.roll(3, 1).flip(0)) * w.clamp(-2, 2).double()
+    torch.testing.assert_close(torch.from_numpy(found), wanted)
 
 
 @torch.no_grad()

@@ -139,3 +139,12 @@ def test_any_number_but_zero_is_true(line: str) -> None:
     "(y / 2).floor()"])  # fmt: skip
 def test_what_holds_whole_numbers_is_an_index(indices: str) -> None:
     parse(f"{DECLARED}return X[{indices}]")
+
+
+@pytest.mark.parametrize("line", ["2 ** floor(W / 16)", "X[W]", "4 ** W[0] * X[0, :3]"])
+def test_whole_numbers_of_a_byte_are_negative_too(line: str) -> None:
+    names = {"X": np.linspace(0, 1, 24).reshape(8, 3), "W": np.array([[-3, 2, -8], [7, -1, 0]]), "floor": np.floor}
+    graph = parse(f"X: f32[8, 3]\nW: i8[2, 3]\nreturn {line}").graph
+    held = {"X": names["X"], "W": names["W"].astype(float)}
+    (found,) = evaluate(graph, [held[i.name] for i in graph.inputs])
+    np.testing.assert_allclose(found, eval(line.replace("2 **", "2.0 **").replace("4 **", "4.0 **"), names), rtol=1e-12)

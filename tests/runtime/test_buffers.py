@@ -16,7 +16,7 @@ from mirage_nb.ir import COUNTS, DType, Input, TensorType
 from mirage_nb.ir import FLOATS as REAL
 from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.buffers import STORED, accept, check_count, decode, draw_sample, encode, poisoned
-from mirage_nb.runtime.execution.execute import as_declared
+from mirage_nb.runtime.execution.execute import as_declared, whole_declared
 from mirage_nb.runtime.kernel import operators as saved
 from mirage_nb.verify.reals.float_gate import Reference, compare
 
@@ -82,6 +82,25 @@ def test_bytes_hold_whole_numbers_of_any_kind_and_no_others(dtype: DType, kind: 
         assert f"{held[0]} to {held[-1]}" in told.value.hint
         (fits,) = as_declared([wrong], [into])
         assert fits.dtype == STORED[dtype]
+
+
+@pytest.mark.parametrize("dtype", COUNTS)
+@pytest.mark.parametrize("numbers", [
+    np.array([-300, -1, 0, 1, 200, 300]), np.array([0, 1, 200], np.uint8), np.array([-128, -1, 5], np.int8),
+    np.array([-0.6, 0.3, 1.5, 1e9], np.float32),
+])  # fmt: skip
+def test_tensors_of_torch_become_bytes_as_arrays_do(dtype: DType, numbers: np.ndarray) -> None:
+    given, into = torch.tensor(numbers), as_input(dtype, len(numbers))
+    wanted = encode(numbers, dtype)
+    (made,) = as_declared([given], [into])
+    np.testing.assert_array_equal(made.numpy(), wanted)
+    if given.is_floating_point():
+        return
+    if dtype is DType.BOOL or (wanted == numbers).all():
+        np.testing.assert_array_equal(whole_declared([given], [into])[0].numpy(), wanted)
+    else:
+        with pytest.raises(DTypeError, match=f"X has numbers that {dtype.value} does not have"):
+            whole_declared([given], [into])
 
 
 @pytest.mark.parametrize(("dtype", "theirs"), [(DType.E4M3, torch.float8_e4m3fn), (DType.E5M2, torch.float8_e5m2)])

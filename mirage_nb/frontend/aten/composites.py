@@ -6,6 +6,7 @@ language of the same name becomes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -86,7 +87,7 @@ def _biased(
 def _power(at: At, x: Any, exponent: Any) -> Term:
     """Of what is known to be positive."""
     value = at.tensor(x)
-    within = bounds(at.b, value)
+    within = bounds(at.b, value, -math.inf)
     if within is None or within[0] <= 0:
         raise Left("a power by a tensor, which negative numbers have where that is whole alone")
     return raised(at.b, value, at.term(exponent))

@@ -267,15 +267,24 @@ def _kind(tensor: Any) -> str:
 
 
 def _declared(tensor: Any, dtype: DType) -> Any:
-    if dtype in COUNTS and _is_real(tensor):
-        tensor = tensor.round().clip(COUNTS[dtype][0], COUNTS[dtype][-1])
+    if isinstance(tensor, np.ndarray):
+        return tensor if dtype in BITS or tensor.dtype.kind not in "fiu" else encode(tensor, dtype)
     if is_torch(tensor):
         import torch
 
-        return tensor.to(torch_dtype(torch, dtype))
-    if isinstance(tensor, np.ndarray):
-        return tensor if dtype in BITS or tensor.dtype.kind not in "fiu" else encode(tensor, dtype)
-    return tensor.astype(STORED[dtype]) if dtype not in BITS and hasattr(tensor, "astype") else tensor
+        wanted = torch_dtype(torch, dtype)
+        return (_counted(tensor, dtype) if dtype in COUNTS and tensor.dtype is not wanted else tensor).to(wanted)
+    if dtype in BITS or not hasattr(tensor, "astype"):
+        return tensor
+    return (_counted(tensor, dtype) if dtype in COUNTS else tensor).astype(STORED[dtype])
+
+
+def _counted(tensor: Any, dtype: DType) -> Any:
+    """Numbers as those of a type of whole numbers of one byte, as `encode` has them."""
+    if dtype is DType.BOOL:
+        return tensor != 0
+    whole = tensor.round() if _is_real(tensor) else tensor.long() if is_torch(tensor) else tensor.astype(np.int64)
+    return whole.clip(COUNTS[dtype][0], COUNTS[dtype][-1])
 
 
 def _stored(tensor: Any, into: Input) -> Array:
