@@ -116,6 +116,8 @@ def test_floats_of_one_byte_are_those_of_torch(dtype: DType, theirs: torch.dtype
     values = np.concatenate([rng.standard_normal(5000) * s for s in (1e-5, 1e-3, 0.1, 10, 100)]).astype(np.float32)
     values = values[np.abs(values) < 440]
     np.testing.assert_array_equal(encode(values, dtype), torch.tensor(values).to(theirs).view(torch.uint8).numpy())
+    np.testing.assert_array_equal(saved.encode(values, dtype.value), encode(values, dtype))
+    np.testing.assert_array_equal(saved.encode(values * 1e4, dtype.value), encode(values * 1e4, dtype))
     beyond = decode(encode(np.array([1e9, -np.inf]), dtype), dtype)
     assert (np.abs(beyond) == torch.finfo(theirs).max).all() and (np.sign(beyond) == [1, -1]).all()
     assert (accept(every, as_input(dtype, 256)) == every).all()

@@ -21,18 +21,20 @@ from mirage_nb.bench.workloads import WORKLOADS, workload
 from mirage_nb.codegen import Emitted, emit
 from mirage_nb.errors import FormatError, StoreError
 from mirage_nb.interp import evaluate
-from mirage_nb.ir import OPS, KernelGraph, Level, OpKind, formula
+from mirage_nb.ir import OPS, DType, KernelGraph, Level, OpKind, formula
 from mirage_nb.ir.fields import FIELDS
 from mirage_nb.lang import parse
+from mirage_nb.runtime.execution import buffers
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.kernel import call as kernel
 from mirage_nb.runtime.kernel import saved
 from mirage_nb.runtime.kernel.call import Kernel
 from mirage_nb.runtime.kernel.driver import compiled
 from mirage_nb.runtime.kernel.operators import OPERATORS, PRIMITIVES, decode, encode
-from mirage_nb.runtime.kernel.plan import ATTRS, Apply, KernelError, Launch, Plan, Tensor, read_plan, write_plan
+from mirage_nb.runtime.kernel.plan import ATTRS, KINDS, Apply, KernelError, Launch, Plan, Tensor, read_plan, write_plan
 from mirage_nb.runtime.kernel.saved import file_text, flattened, load_kernel, lower, write_file
 from mirage_nb.targets import find_target
+from mirage_nb.verify.reals.ranges import Range, within
 from tests.bench.test_workloads import shrink
 from tests.clock import cpu_limit
 from tests.codegen import mugraphs
@@ -405,6 +407,27 @@ def test_the_bits_of_bf16_are_taken_as_such() -> None:
     bits, tensor = np.array([0x3F80, 0x4049], np.uint16), Tensor("X", "bf16", (2,), "input", 0)
     assert np.array_equal(kernel._stored(bits, tensor), bits)
     assert np.array_equal(kernel._stored(decode(bits, "bf16"), tensor), bits)
+
+
+def test_inputs_of_one_byte_are_read_as_they_are_stored() -> None:
+    """By the reference of a self-check; what arrays of other types hold is rounded to them."""
+    dtypes = ("i8", "u8", "bool", "f8e4m3", "f8e5m2")
+    lines = [*(f"{dtype.upper()}: {dtype}[4, 6]" for dtype in dtypes), f"return {' + '.join(map(str.upper, dtypes))}"]
+    graph = program("\n".join(lines))
+    saved_kernel = Kernel(read_plan(write_plan(lower(emit(graph, H200), graph, arch="sm_90a"))))
+    stored = saved_kernel.sample()
+    (exact,) = evaluate(graph, [decode(a, dtype) for a, dtype in zip(stored, dtypes, strict=True)])
+    np.testing.assert_array_equal(saved_kernel.reference(*stored), exact)
+    wide = np.array([-1e9, -2.6, -0.3, 0.0, 0.3, 7.6, 1e9])
+    for dtype in dtypes:
+        found = kernel._stored(wide, Tensor("X", dtype, (7,), "input", 0))
+        np.testing.assert_array_equal(found, buffers.encode(wide, DType(dtype)))
+
+
+@pytest.mark.parametrize("wanted", Range)
+def test_a_self_check_draws_as_sessions_do(wanted: Range) -> None:
+    drawn = np.random.default_rng(0).standard_normal(100, np.float32)
+    np.testing.assert_array_equal(KINDS[wanted.name.lower()](drawn), within(drawn, wanted))
 
 
 def test_outputs_that_do_not_fit_are_named(stranger: Kernel) -> None:

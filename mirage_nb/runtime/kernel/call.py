@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mirage_nb.runtime.kernel.driver import EXTENTS, Loaded, replayed
-from mirage_nb.runtime.kernel.operators import STORED, decode, encode, run_program
+from mirage_nb.runtime.kernel.operators import FLOATS, STORED, decode, encode, run_program
 from mirage_nb.runtime.kernel.plan import ALIGNMENT, Drawn, KernelError, Plan, Tensor
 from mirage_nb.runtime.kernel.streams import Enqueue
 
@@ -104,7 +104,7 @@ class Kernel:
         """What the program says, in float64 by NumPy, on arrays as they are stored or real ones."""
         plan = self._fitting(arrays)
         steps = [(s.operator, s.attrs, s.inputs) for s in self.plan.program]
-        given = [decode(np.asarray(a), t.dtype) if np.asarray(a).dtype == np.uint16 else a
+        given = [decode(np.asarray(a), t.dtype) if _is_stored(a, t) else a
                  for a, t in zip(arrays, self.inputs, strict=True)]  # fmt: skip
         try:
             found = run_program(steps, given)
@@ -176,8 +176,12 @@ def _stored(array: Any, tensor: Tensor) -> Any:
     host = np.asarray(array)
     if host.dtype.kind not in "fiub":
         raise KernelError(f"{tensor} got {host.dtype}, which are no real numbers")
-    bits = tensor.dtype in ("bf16", "f8e4m3", "f8e5m2") and host.dtype == STORED[tensor.dtype]
-    return np.ascontiguousarray(host) if bits else encode(host, tensor.dtype)
+    return np.ascontiguousarray(host) if _is_stored(host, tensor) else encode(host, tensor.dtype)
+
+
+def _is_stored(array: Any, tensor: Tensor) -> bool:
+    """Whether an array has a tensor's bit patterns, of a type that NumPy has not."""
+    return tensor.dtype in ("bf16", *FLOATS) and np.asarray(array).dtype == STORED[tensor.dtype]
 
 
 def _interface(array: Any, tensor: Tensor) -> Any:

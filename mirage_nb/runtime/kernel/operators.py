@@ -155,18 +155,36 @@ def run_program(steps: Sequence[Step], inputs: Sequence[Any]) -> list[Any]:
     return values
 
 
+COUNTS = {"i8": (-128, 127), "u8": (0, 255)}
+FLOATS = {"f8e4m3": (3, -6, 448.0), "f8e5m2": (2, -14, 57344.0)}
+"""Digits behind the point, the smallest exponent and the largest number of types of one byte."""
+
+
 def encode(values: Any, dtype: str, xp: Any = np) -> Any:
-    """Real numbers as stored; of floats of one byte those that they have."""
-    if dtype == "f8e5m2":
-        return (xp.asarray(values).astype("float16").view("uint16") >> 8).astype("uint8")
-    if dtype == "f8e4m3":
-        half = (xp.asarray(values).astype("float32") / 256).astype("float16")
-        bits = half.view("uint16")
-        return ((bits >> 7 & 0x7F) | (bits >> 8 & 0x80) | xp.isnan(half) * 0x7F).astype("uint8")
+    """Real numbers rounded to a type, as stored; of one byte, those beyond are its last ones."""
+    values = xp.asarray(values)
+    if dtype in FLOATS:
+        return _bits(values.astype("float32"), dtype, xp)
+    if dtype in COUNTS:
+        values = xp.rint(xp.nan_to_num(values)).clip(*COUNTS[dtype])
     if dtype != "bf16":
-        return xp.ascontiguousarray(xp.asarray(values).astype(STORED[dtype]))
-    bits = xp.ascontiguousarray(xp.asarray(values).astype("float32")).view("uint32").astype("uint64")
+        return xp.ascontiguousarray(values.astype(STORED[dtype]))
+    bits = xp.ascontiguousarray(values.astype("float32")).view("uint32").astype("uint64")
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("uint16")
+
+
+def _bits(single: Any, dtype: str, xp: Any) -> Any:
+    """The bits of floats of one byte: those of halves that have no other digits."""
+    digits, least, largest = FLOATS[dtype]
+    _, exponent = xp.frexp(xp.maximum(xp.abs(single), 2.0**least))
+    step = xp.ldexp(xp.ones_like(single), exponent - 1 - digits)
+    near = xp.ascontiguousarray((xp.rint(single / step) * step).clip(-largest, largest))
+    if dtype == "f8e5m2":
+        near = xp.where(xp.isinf(single), single, near)
+        return (near.astype("float16").view("uint16") >> 8).astype("uint8")
+    half = (near / 256).astype("float16")
+    bits = half.view("uint16")
+    return ((bits >> 7 & 0x7F) | (bits >> 8 & 0x80) | xp.isnan(half) * 0x7F).astype("uint8")
 
 
 def decode(stored: Any, dtype: str, wide: str = "float64") -> Any:

@@ -135,10 +135,13 @@ class Size:
 
 Whole = Annotated[int, -(2**31), 2**31]
 SHARE = 0.25
+SPREAD = 32
 KINDS: Mapping[str, Callable[[Any], Any]] = {
     "normal": lambda x: x, "positive": np.abs, "share": lambda x: 0.5 ** np.abs(x), "truth": lambda x: 1.0 * (x > 0),
+    "whole": lambda x: np.rint(SPREAD * x), "natural": lambda x: np.abs(np.rint(SPREAD * x)),
+    "counted": lambda x: 1 + np.abs(np.rint(SPREAD * x)),
 }  # fmt: skip
-"""What becomes of normal numbers where a program has values for some only."""
+"""What becomes of normal numbers where a program has values for some only, and of whole ones so many times larger."""
 
 
 @dataclass(frozen=True, slots=True)
