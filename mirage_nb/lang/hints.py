@@ -58,7 +58,8 @@ ABSENT: dict[str, str] = {
 """Why something that people know is not there, and what to do."""
 NAMES = {name: why for why, names in ABSENT.items() for name in names.split()}
 
-EIGHT = ("f8", "fp8", "e4m3", "e5m2", "float8", "float8_e4m3fn", "float8_e5m2", "int4", "fp4", "complex64")
+ABROAD = ("f8", "fp8", "e4m3", "e5m2", "float8", "int4", "fp4", "complex64")
+"""Element types that are elsewhere, and that no name of ours is a slip of."""
 
 
 def function_hint(name: str, known: Iterable[str]) -> str:
@@ -91,6 +92,7 @@ def shapes_hint(product: bool, shapes: Sequence[tuple[int, ...]]) -> str:
 
 def dtype_hint(name: str) -> str:
     """What to say of an element type that there is not."""
-    if name.lower() in EIGHT:
-        return "the dtypes are f16, bf16, f32, f64, and i32, i64, bool of inputs: none is narrower, none is complex"
+    if name.lower() in ABROAD:
+        inputs = "i8, u8, i32, i64, bool, f8e4m3, f8e5m2"
+        return f"the dtypes are f16, bf16, f32, f64, and {inputs} of inputs: none is narrower, none is complex"
     return suggestion(name, DTYPE_NAMES) or f"dtypes are {', '.join(DTYPE_NAMES)}"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from mirage_nb.errors import DTypeError, MirageError, UnknownNameError
+from mirage_nb.errors import MirageError, UnknownNameError
+from mirage_nb.ir.dtypes import DTYPE_NAMES
 from mirage_nb.lang import FUNCTIONS, parse
-from mirage_nb.lang.hints import EIGHT, NAMES, dtype_hint
+from mirage_nb.lang.hints import ABROAD, NAMES, dtype_hint
+from mirage_nb.lang.names import WHOLE
 
 
 def hint(text: str) -> str:
@@ -34,12 +38,11 @@ def test_what_means_something_else_is_no_slip_of_the_pen(name: str) -> None:
         assert "did you mean" not in hint(f"X: f16[4, 4]\nreturn {name}(X)")
 
 
-@pytest.mark.parametrize("name", EIGHT)
-def test_whole_numbers_are_not_taken_for_real_ones(name: str) -> None:
-    try:
-        parse(f"X: {name}[4]\nreturn X * 2")
-    except DTypeError as error:
-        assert "did you mean" not in error.hint and "f16" in error.hint
+@pytest.mark.parametrize("name", ABROAD)
+def test_element_types_that_are_elsewhere_are_told_of_ours(name: str) -> None:
+    told = hint(f"X: {name}[4]\nreturn X * 2")
+    named = {*re.findall(r"\b[a-z]+\d\w*", told)}
+    assert "did you mean" not in told and named >= {"f16", "i8", "f8e4m3"} and named <= {*DTYPE_NAMES, *WHOLE}
 
 
 @pytest.mark.parametrize(
