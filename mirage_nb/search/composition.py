@@ -18,7 +18,7 @@ from functools import partial
 from mirage_nb.ir import OPS, KernelGraph, OpKind
 from mirage_nb.ir.windows import shares, views
 from mirage_nb.predefined import matches
-from mirage_nb.search import deep, depths, factors, one_row, running, squares
+from mirage_nb.search import aligned, deep, depths, factors, one_row, running, squares
 from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.coalesced import coalesced, restored
@@ -45,6 +45,7 @@ DEEP_IN_PARTS = "deep products summed in parts"
 COLUMNS_FUSED = "columns and long rows folded in parts"
 CROSSED_FUSED = "rows and parts of columns folded together"
 RUNNING_FUSED = "running sums fused"
+PADDED_FUSED = "library products of padded operands, the rest fused"
 COMPOSED_ROWS = ("lookup", "attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
 fuses with what stands around them."""
@@ -254,6 +255,11 @@ RUNNING = Words(
     replace(COMPOSED, row=PART, column=SHARED),
 )
 """Running sums by the threads that hold rows, or share columns, as long as these are no longer."""
+PADDED = Words(
+    (Wording(aligned.products, aligned.padded, _by_axes(partial(aligned.padded, chunk=3, work=0))),),
+    where=lambda program: bool(aligned.products(program)),
+)
+"""Products whose rows begin anywhere are left to a library with zeros behind their operands."""
 COMPOSITIONS: Mapping[str, tuple[Sequence[str], Words | None]] = {
     LIBRARY_AND_FUSED: ((), None),
     LIBRARY_KERNELS: (COMPOSED_ROWS, None),
@@ -264,6 +270,7 @@ COMPOSITIONS: Mapping[str, tuple[Sequence[str], Words | None]] = {
     COLUMNS_FUSED: ((), COLUMNS),
     CROSSED_FUSED: ((), CROSSED),
     RUNNING_FUSED: ((), RUNNING),
+    PADDED_FUSED: ((), PADDED),
 }
 """Every composition by its name, in the order in which they are made: a library's kernels, and other words."""
 UNSEARCHED = frozenset({OWN_OPERATORS, *COMPOSITIONS})

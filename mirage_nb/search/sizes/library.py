@@ -15,7 +15,7 @@ from mirage_nb.ir import KernelGraph, Op, OpKind
 from mirage_nb.ir.places import counted
 from mirage_nb.ir.windows import windows
 from mirage_nb.predefined import matches, needed
-from mirage_nb.predefined.rows import PLAIN_SHARE, PRODUCT_PASSES, product_us
+from mirage_nb.predefined.rows import PLAIN_SHARE, PRODUCT_PASSES, product_us, unaligned
 from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.targets import Target
 
@@ -64,4 +64,5 @@ def library_us(graph: KernelGraph, op: Op, target: Target) -> float:
     depth = sum(t.shape[-1] for t in operands[: len(operands) // 2])
     *lead, rows, columns = result.shape
     longest = product_us((rows, columns), depth, math.prod(lead), rate / LIBRARY_SHARE, target)
-    return launch + max(2.0 * result.elements * depth / rate, moved * PRODUCT_PASSES, longest)
+    slower = unaligned(result.dtype, depth, columns)
+    return launch + max(slower * 2.0 * result.elements * depth / rate, moved * PRODUCT_PASSES, slower * longest)
