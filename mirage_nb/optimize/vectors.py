@@ -29,15 +29,16 @@ BATCH = 8
 """Elements that a thread asks for at once where no copy of several is possible."""
 
 
-def vectors(scope: Scope, value: int, *, computed: bool = False) -> Vectors:
+def vectors(scope: Scope, value: int, *, computed: bool = False, whole: int = VECTOR) -> Vectors:
     """The widest vectors that the value's views allow and that still leave work for all threads.
 
-    `computed`: the step computes `value` itself; otherwise it reads it.
+    `computed`: the step computes `value` itself; otherwise it reads it. `whole`: elements of the rows that they go to:
+    vectors of such that begin anywhere are stored one by one, by threads that lie far apart.
     """
     shape = scope.shape(value)
     for width in (VECTOR, 4, 2) if shape else ():
         enough = math.prod(shape) // width >= scope.threads or width == 2
-        if shape[-1] % width or not enough:
+        if math.gcd(shape[-1], whole) % width or not enough:
             continue
         if vectorizes(scope, value, len(shape) - 1, width, computed=computed):
             return Vectors(shape, width)
@@ -49,7 +50,7 @@ def stored(scope: Scope, value: int, whole: int) -> Vectors:
     computed of, squares."""
     lies, shape = across(scope.block, scope.plan.places, value), scope.shape(value)
     if lies is None:
-        return vectors(scope, value)
+        return vectors(scope, value, whole=whole)
     dim, leaf = lies
     run = shape[dim]
     if scope.plan.places[leaf] is Place.DEVICE:
@@ -58,7 +59,7 @@ def stored(scope: Scope, value: int, whole: int) -> Vectors:
     found = square(math.gcd(shape[-1], whole), run, math.prod(shape), scope.threads, size)
     width, rows = map(int, found)
     able = rows > 1 and (width == 1 or vectorizes(scope, value, len(shape) - 1, width))
-    return Squares(shape, width, dim, rows) if able else vectors(scope, value)
+    return Squares(shape, width, dim, rows) if able else vectors(scope, value, whole=whole)
 
 
 def vectorizes(scope: Scope, value: int, dim: int | None, width: int, *, computed: bool = False) -> bool:

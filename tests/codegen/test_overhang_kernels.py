@@ -12,18 +12,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirage_nb.codegen import MapArg, emit, variants
-from mirage_nb.ir import DType, KernelGraph
+from mirage_nb.codegen import MapArg, Options, emit, variants
+from mirage_nb.ir import DType, KernelGraph, OpKind
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, tiny
 from mirage_nb.search.sizes.instantiate import poor_axes
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import Reduce
+from mirage_nb.tile.program import Reduce, flat
+from mirage_nb.tile.staged import Save
 from mirage_nb.verify.trials import verify
-from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
+from tests.codegen.running import TOLERANCE, WAYS, check, draw, errors, run
+from tests.mugraphs import Block, one_kernel, tensor
 from tests.search.explored import explored
 from tests.shares import shared_out
+from tests.tile.staged_plans import programs
 
 H200 = TARGETS["h200"]
 PROGRAMS = {
@@ -134,3 +137,16 @@ def test_exact_tiles_have_no_conditions() -> None:
     for instance in instances(result.structures[0], prepared, H200, 8):
         assert not instance.overhanging
         assert all(op.attrs.tile is None for k in instance.graph.ops for op in k.body.ops if op.kind.value == "InIter")
+
+
+@pytest.mark.parametrize(("extent", "width"), [(2601, 1), (2602, 2), (2604, 4), (2608, 8)])
+def test_rows_that_begin_anywhere_are_stored_side_by_side(extent: int, width: int) -> None:
+    """Vectors that no store takes whole would be stored one element after the other, by threads that lie far apart."""
+    b = Block((tensor((64, extent)), tensor((extent,))), (1, 2))
+    x, y = b.read(0, (None, 1), tile=(64, 1304)), b.read(1, (None, 0), tile=(1304,))
+    b.save(b.op(OpKind.RELU, b.op(OpKind.ADD, x, y)), (None, 1), (64, extent))
+    graph, options = one_kernel("X Y", b), Options(4)
+    (program,) = programs(plan(graph, H200, options)).values()
+    (save,) = (s for s in flat(program.code) if isinstance(s, Save))
+    assert save.vectors.width == width
+    check(graph, options)
