@@ -8,7 +8,7 @@ shared memory. Invariant: pieces beyond the extents are read from addresses that
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 from mirage_nb.codegen.maps import corner, each, each_slot, in_patch
@@ -185,20 +185,11 @@ class ProductText(Text):
                     out.line(f"const int row = {tile.bare} + mma_a_row(lane, i);")
                     out.line(f"const int depth = {depth.bare} + {place}(lane, i);")
                     self._gathered(operand, batch, gather, f"{target}[{at_r}][i]", "row", element)
-            elif operand.fours and self._in_bytes(operand):
-                row = clamped(tile + named("lane % 16", 16), operand.extent)
-                out.line("uint32_t row_bytes[2];")
-                out.line(f"ldmatrix_x2(row_bytes, {self._address(operand, batch, row, depth)});")
-                for half in (0, 1):
-                    targets = (f"{target}[{at_r}][{half}]", f"{target}[{at_r}][{half + 2}]")
-                    self._widened(operand, f"row_bytes[{half}]", targets, element)
             elif self._in_bytes(operand):
-                row = _clamped_chunk(tile, operand.extent, 16)
-                at = self._address(operand, batch, row, depth + named("lane % 16", 16))
-                out.line("uint32_t row_bytes[2];")
-                out.line(f"ldmatrix_x2_trans(row_bytes, {at});")
+                self._load_bytes(operand, batch, tile, depth, "row_bytes")
                 for half in (0, 1):
-                    targets = (f"{target}[{at_r}][{2 * half}]", f"{target}[{at_r}][{2 * half + 1}]")
+                    places = (half, half + 2) if operand.fours else (2 * half, 2 * half + 1)
+                    targets = [f"{target}[{at_r}][{place}]" for place in places]
                     self._widened(operand, f"row_bytes[{half}]", targets, element)
             elif operand.fours:
                 for half in (0, 1):
@@ -224,26 +215,17 @@ class ProductText(Text):
                 out.line(f"const int depth = {depth.bare} + {place}(lane, i);")
                 self._gathered(operand, batch, gather, f"q[{at_c}][i]", "column", element)
             return
-        if operand.fours and self._in_bytes(operand):
-            with out.unrolled("c", -(-c // 2)) as at_c:
-                tile = base + named("c", -(-c // 2)) * (2 * COLUMN_TILE)
-                column = clamped(tile + named("lane % 16", 16), operand.extent)
-                out.line("uint32_t column_bytes[2];")
-                out.line(f"ldmatrix_x2(column_bytes, {self._address(operand, batch, column, depth)});")
+        if self._in_bytes(operand):
+            pairs = -(-c // 2)
+            with out.unrolled("c", pairs) as at_c:
+                self._load_bytes(operand, batch, base + named("c", pairs) * (2 * COLUMN_TILE), depth, "column_bytes")
                 for half in range(min(c, 2)):
                     when = f"if (2 * {at_c} + {half} < {c}) " if half and c % 2 else ""
-                    targets = (f"q[2 * {at_c} + {half}][0]", f"q[2 * {at_c} + {half}][1]")
+                    tiles = (f"q[2 * {at_c}]", f"q[2 * {at_c} + 1]")
+                    targets = [f"{q}[{half}]" for q in tiles]
+                    if operand.fours:
+                        targets = [f"{tiles[half]}[0]", f"{tiles[half]}[1]"]
                     self._widened(operand, f"column_bytes[{half}]", targets, element, when)
-            return
-        if self._in_bytes(operand):
-            with out.unrolled("c", c // 2) as at_c:
-                column = _clamped_chunk(base + named("c", c // 2) * (2 * COLUMN_TILE), operand.extent, 16)
-                at = self._address(operand, batch, column, depth + named("lane % 16", 16))
-                out.line("uint32_t column_bytes[2];")
-                out.line(f"ldmatrix_x2_trans(column_bytes, {at});")
-                for half in (0, 1):
-                    targets = (f"q[2 * {at_c}][{half}]", f"q[2 * {at_c} + 1][{half}]")
-                    self._widened(operand, f"column_bytes[{half}]", targets, element)
             return
         if operand.fours:
             with out.unrolled("c", c) as at_c:
@@ -265,7 +247,17 @@ class ProductText(Text):
     def _in_bytes(self, operand: Side) -> bool:
         return self.scope.block.types[operand.value].dtype in BYTES
 
-    def _widened(self, operand: Side, word: str, targets: tuple[str, str], element: str, when: str = "") -> None:
+    def _load_bytes(self, operand: Side, batch: Index, tile: Index, depth: Index, name: str) -> None:
+        """Of 16 elements of a side that is stored in bytes, 16 summed ones each, a lane's two words."""
+        lane = named("lane % 16", 16)
+        if operand.along == "depth":
+            trans, side = "", clamped(tile + lane, operand.extent)
+        else:
+            trans, side, depth = "_trans", _clamped_chunk(tile, operand.extent, 16), depth + lane
+        self.out.line(f"uint32_t {name}[2];")
+        self.out.line(f"ldmatrix_x2{trans}({name}, {self._address(operand, batch, side, depth)});")
+
+    def _widened(self, operand: Side, word: str, targets: Sequence[str], element: str, when: str = "") -> None:
         """Four elements of one byte into two registers: the first two, or the even ones, and the others."""
         stored = c_type(self.scope.block.types[operand.value].dtype)
         split = "widen_bytes" if operand.fours else "widen_twins"
