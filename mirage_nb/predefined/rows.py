@@ -257,9 +257,7 @@ def _of_product(graph: KernelGraph, match: Match, target: Target) -> float:
     *lead, rows, columns = graph.types[match.output].shape
     share = PLAIN_SHARE.get(graph.types[match.output].dtype)
     rate = 1e6 * (target.tensor_rate if share is None else target.vector_rate * share / PLAIN_SHARE[DType.F32])
-    depth = _depth(graph, match)
-    slower = unaligned(graph.types[match.output].dtype, depth, columns)
-    return slower * product_us((rows, columns), depth, math.prod(lead), rate, target)
+    return product_us((rows, columns), _depth(graph, match), math.prod(lead), rate, target)
 
 
 def _looked_up(graph: KernelGraph, match: Match) -> float:

@@ -64,5 +64,5 @@ def library_us(graph: KernelGraph, op: Op, target: Target) -> float:
     depth = sum(t.shape[-1] for t in operands[: len(operands) // 2])
     *lead, rows, columns = result.shape
     longest = product_us((rows, columns), depth, math.prod(lead), rate / LIBRARY_SHARE, target)
-    slower = unaligned(result.dtype, depth, columns)
-    return launch + max(slower * 2.0 * result.elements * depth / rate, moved * PRODUCT_PASSES, slower * longest)
+    busy = unaligned(result.dtype, depth, columns) * 2.0 * result.elements * depth / rate
+    return launch + max(busy, moved * PRODUCT_PASSES, longest)
