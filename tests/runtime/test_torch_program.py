@@ -103,6 +103,18 @@ def test_numbers_have_the_type_of_what_they_meet(first: str) -> None:
         torch.testing.assert_close(one.float(), other)
 
 
+def test_what_is_joined_has_the_type_of_the_result() -> None:
+    """PyTorch joins whole numbers of two types as such of two bytes, and floats of one byte with nothing else."""
+    declared = {"W": "i8", "U": "u8", "F": "f8e4m3", "G": "f8e5m2", "X": "f16"}
+    head = "\n".join(f"{name}: {dtype}[2, 4]" for name, dtype in declared.items())
+    graph = parse(f"{head}\nreturn cat((W, U), 0), cat((F, X), 1), stack((G, F), 0), cat((F, F), 0) * 2").graph
+    held = torch.arange(8).reshape(2, 4)
+    found = as_torch(graph, torch)(*(held.to(torch_dtype(torch, i.type.dtype)) for i in graph.inputs))
+    for got, want, type_ in zip(found, evaluate(graph, [held.double().numpy()] * 5), graph.output_types, strict=True):
+        assert got.dtype is torch_dtype(torch, type_.dtype)
+        np.testing.assert_array_equal(got.double().numpy(), want)
+
+
 def test_mugraphs_and_wrong_dtypes_are_refused() -> None:
     with pytest.raises(GraphError, match="pre-defined"):
         as_torch(rmsnorm().candidate, torch)

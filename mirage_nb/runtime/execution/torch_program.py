@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from mirage_nb.errors import DTypeError, GraphError
-from mirage_nb.ir import BYTES, OPS, ArangeAttrs, DType, Input, KernelGraph, OpKind, Trait, formula
+from mirage_nb.ir import BYTES, ArangeAttrs, DType, Input, KernelGraph, OpKind, formula
 from mirage_nb.ir.sizes import open_reshapes
 from mirage_nb.runtime.execution.buffers import CAST
 
@@ -193,9 +193,10 @@ def as_torch(graph: KernelGraph, torch: Any, *, exact: bool = False) -> Callable
             operands = tuple(values[v].device for v in values if v == 0)
         if op.kind not in ARITHMETIC:
             operands = tuple(scalar(x, result) if isinstance(x, float) else x for x in operands)
-        narrow = Trait.VIEW not in OPS[op.kind].traits and any(graph.types[v].dtype in BYTES for v in op.inputs)
-        if (narrow or op.kind in PRODUCTS) and not exact:  # of one type only; called with float64 all are
-            wide = graph.types[result].dtype
+        wide = graph.types[result].dtype
+        narrow = wide not in BYTES and any(graph.types[v].dtype in BYTES for v in op.inputs)
+        if ((narrow and op.kind is not OpKind.CAST) or op.kind in PRODUCTS) and not exact:
+            # of one type only; called with float64 all are
             kept = [v in scalars or graph.types[v].dtype is wide for v in op.inputs]
             operands = tuple(x if k else x.to(torch_dtype(torch, wide)) for x, k in zip(operands, kept, strict=True))
         values[result] = rule(torch, op.attrs, operands)

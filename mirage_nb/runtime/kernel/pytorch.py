@@ -287,10 +287,14 @@ def go_of(torch: Any, rule: Rule, step: Apply, operands: Sequence[Any], result: 
 
 
 def _widened(torch: Any, step: Apply, operands: Sequence[Any], result: Any) -> tuple[list[Any], list[Go]]:
-    """The operands, those that are stored in bytes as tensors of the result's type, and what copies them there."""
+    """The operands, those that are stored in bytes as tensors of the result's type, and what copies them there. Floats
+    of one byte are moved as they are, but PyTorch joins them with nothing of another type."""
     found, copies = list(operands), list[Go]()
     for place, x in enumerate(found):
-        if step.operator not in MOVING and isinstance(x, torch.Tensor) and x.element_size() == 1:
+        if not isinstance(x, torch.Tensor) or x.element_size() > 1:
+            continue
+        joined = len(found) > 1 and x.is_floating_point() and x.dtype is not result.dtype
+        if joined or step.operator not in MOVING:
             found[place] = torch.empty_like(x, dtype=result.dtype)
             copies.append(partial(found[place].copy_, x))
     return found, copies
