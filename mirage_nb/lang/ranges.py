@@ -144,12 +144,14 @@ def _formula(b: Builder, op: Op, text: str) -> Bounds | None:
 
 
 def _remainder(b: Builder, op: Op) -> float:
-    """y of x - floor(x / y) * y, with a constant y, else 0."""
+    """The largest that x - floor(x / y) * y may be, with a constant y, else 0."""
     product = b.definition(Value(op.inputs[1]))
     by = b.number(Value(product.inputs[1])) if product is not None and product.kind is OpKind.MUL else None
     if product is None or by is None or by.sign < 0:
         return 0
-    return float(by.nearest) if floor_divide(b, Value(op.inputs[0]), by) == product.inputs[0] else 0
+    if floor_divide(b, x := Value(op.inputs[0]), by) != product.inputs[0]:
+        return 0
+    return float(by.nearest) - (1 if by.integer is not None and is_whole(b, x) else 0)
 
 
 def _exp(x: float) -> float:

@@ -99,8 +99,8 @@ CAST = "or pass cast=True to have the inputs rounded"
 
 
 def accept(tensor: Any, into: Input) -> Array:
-    """A caller's array as stored: bf16 bits (uint16) are taken as such; NumPy has no bf16 otherwise, so floats are
-    rounded to it, and so are whole numbers and lists, which have no float type of their own.
+    """A caller's array as stored: the bits of bf16 (uint16) and of floats of one byte (uint8) are taken as such. NumPy
+    has no such types otherwise: floats are rounded to them, and so are whole numbers and lists.
 
     Raises:
         ShapeError: another shape than the program says.
