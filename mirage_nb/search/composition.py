@@ -46,6 +46,7 @@ COLUMNS_FUSED = "columns and long rows folded in parts"
 CROSSED_FUSED = "rows and parts of columns folded together"
 RUNNING_FUSED = "running sums fused"
 PADDED_FUSED = "library products of padded operands, the rest fused"
+PADDED_PRODUCTS = "generated products of padded operands, the rest fused"
 COMPOSED_ROWS = ("lookup", "attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
 fuses with what stands around them."""
@@ -124,7 +125,8 @@ def library_and_fused(
         prepared = prepare(piece.graph, seed=seed, apart=apart, shares=own)
         computed.append(_computed(piece, prepared, target, limits, as_it_is))
     fused = any(part.structure is not None for part, _ in computed)
-    if not fused and (fewest is program or all(part.prepared.refused for part, _ in computed)):
+    as_given = said is fewest and (fewest is program or all(part.prepared.refused for part, _ in computed))
+    if not fused and as_given:
         return None
     assembly = Assembly.of([part for part, _ in computed])
     chosen = [instance for _, instance in computed]
@@ -260,6 +262,8 @@ PADDED = Words(
     where=lambda program: bool(aligned.products(program)),
 )
 """Products whose rows begin anywhere are left to a library with zeros behind their operands."""
+PADDED_GENERATED = replace(GENERATED, wordings=(*PADDED.wordings, *GENERATED.wordings), where=PADDED.where)
+"""Or to a kernel that computes what stands behind them, too."""
 COMPOSITIONS: Mapping[str, tuple[Sequence[str], Words | None]] = {
     LIBRARY_AND_FUSED: ((), None),
     LIBRARY_KERNELS: (COMPOSED_ROWS, None),
@@ -270,7 +274,8 @@ COMPOSITIONS: Mapping[str, tuple[Sequence[str], Words | None]] = {
     COLUMNS_FUSED: ((), COLUMNS),
     CROSSED_FUSED: ((), CROSSED),
     RUNNING_FUSED: ((), RUNNING),
-    PADDED_FUSED: ((), PADDED),
+    PADDED_FUSED: (COMPOSED_ROWS, PADDED),
+    PADDED_PRODUCTS: (GENERATED_PRODUCTS, PADDED_GENERATED),
 }
 """Every composition by its name, in the order in which they are made: a library's kernels, and other words."""
 UNSEARCHED = frozenset({OWN_OPERATORS, *COMPOSITIONS})

@@ -10,7 +10,7 @@ from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.predefined.rows import CHUNK
 from mirage_nb.search.aligned import padded, products
-from mirage_nb.search.composition import PADDED_FUSED
+from mirage_nb.search.composition import OWN_OPERATORS, PADDED_FUSED
 from mirage_nb.search.session.unsearched import unsearched
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import TARGETS
@@ -53,6 +53,17 @@ def test_large_ones_are_offered_where_they_pay() -> None:
     assert offered.estimate_us < 0.5 * min(c.estimate_us for name, c in found.items() if "library products, " in name)
     few = parse("X: bf16[1, 768]\nW: bf16[50257, 768]\nreturn relu(X @ W.T)").graph
     assert not products(few) and PADDED_FUSED not in {c.configuration for c in unsearched(few, H200)}
+
+
+@pytest.mark.parametrize("behind", ["X @ W", "relu(X @ W)", "gelu(X @ W)"])
+def test_what_stands_behind_them_is_fused(behind: str) -> None:
+    program = parse(f"X: f16[2048, 1023]\nW: f16[1023, 4096]\nreturn {behind}").graph
+    found = {c.configuration: c for c in unsearched(program, H200)}
+    assert found[PADDED_FUSED].verdict.accepted
+    assert found[PADDED_FUSED].estimate_us < 0.4 * found[OWN_OPERATORS].estimate_us
+    cut = [op.kind for op in found[PADDED_FUSED].graph.ops].index(OpKind.MATMUL)
+    kernels = [op for op in found[PADDED_FUSED].graph.ops[cut + 1 :] if op.kind is not OpKind.RELU]
+    assert len(kernels) == ("gelu" in behind), "a library multiplies and takes what is negative as 0 in one call"
 
 
 def test_libraries_are_slow_where_rows_begin_anywhere() -> None:
