@@ -11,7 +11,7 @@ planned is a function of its arguments, and `tile.validate` finds nothing in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -23,6 +23,7 @@ from mirage_nb.optimize.product_program import Given
 from mirage_nb.targets import Target
 from mirage_nb.tile.attention import (
     KEYS,
+    SHARE,
     AttentionBlock,
     beside,
     counters_of,
@@ -34,7 +35,7 @@ from mirage_nb.tile.attention import (
 )
 from mirage_nb.tile.instructions import Place, wgmma
 from mirage_nb.tile.mask import masks_of, places_of, span_needed
-from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, broadcast_axes, distinct, reshaped
+from mirage_nb.tile.products import COLUMNS, ROWS, Operand, broadcast_axes, distinct, reshaped
 from mirage_nb.tile.program import (
     GROUP,
     PART,
@@ -64,9 +65,8 @@ from mirage_nb.tile.program import (
     Yield,
     counted,
 )
-from mirage_nb.tile.rules import CAPABILITY, HEIGHT, STEP, TEAMS, chained_fits, chained_stages
+from mirage_nb.tile.rules import CAPABILITY, HEIGHT, TEAMS, chained_fits, chained_stages
 from mirage_nb.tile.schemes import LOAD, MATH
-from mirage_nb.tile.shared import CHUNK_BYTES
 
 QUERY_RING, KEY_RING, VALUE_RING = "rq", "rk", "rv"
 SCORES, WEIGHTS, RESULT, TOP = "s", "p", "o", "top"
@@ -99,23 +99,7 @@ def _fits(made: AttentionBlock, target: Target, given: Given) -> bool:
     if weights_are_f32((made.block.args[attrs.arg].dtype for attrs in others), (t.dtype for t in given.outputs)):
         return False
     fits = bool(chained_fits(*sizes, target.shared_per_block, registers_beside(made, others)))
-    return fits and distinct(operands, lambda attrs: attrs.arg) and all(_boxed(made, operand) for operand in operands)
-
-
-def _boxed(made: AttentionBlock, operand: Operand) -> bool:
-    """Whether boxes of the copy engine bring the tile: rows behind each other, in whole panels; what hangs over the end
-    are rows of the box."""
-    tensor, tile = made.block.args[operand.attrs.arg], made.block.tile_shape(operand.attrs)
-    long = [dim for dim, axis in enumerate(operand.axes) if axis]
-    return (
-        tensor.shape[-1] * tensor.dtype.size % CHUNK_BYTES == 0
-        and long[-1] == len(tile) - 1
-        and tile[-1] % STEP == 0
-        and all(
-            not over or (dim == long[0] and operand.axes[dim] != SUMMED)
-            for dim, over in enumerate(made.block.overhanging(operand.attrs))
-        )
-    )
+    return fits and distinct(operands, lambda attrs: attrs.arg) and all(map(made.boxed, operands))
 
 
 @dataclass(slots=True)
@@ -178,8 +162,9 @@ class _Planner(OnGrid):
         return walk, points if self.keys.uneven else min(points, self.target.multiprocessors)
 
     def _key(self, done: Index) -> Index:
-        """Where the keys of an iteration begin: the last ones come first."""
-        return (self.keys.end + Index((), -1) + done * -1) * self.made.step
+        """Where the keys of an iteration begin: the last ones of this point's come first."""
+        first = counted(SHARE, self.block.loop) if SHARE in self.points else Index()
+        return (first + self.keys.end + Index((), -1) + done * -1) * self.made.step
 
     # -- tiles
 
@@ -194,12 +179,12 @@ class _Planner(OnGrid):
 
     def _registers(self) -> None:
         made = self.made
-        if len(made.results) != 1 or len(made.tops) > 1:
+        if len(made.results) != 1 or len(made.tops) > 1 or (SHARE in self.points and (self.masks or self.ends)):
             raise _OtherBlock
-        if not made.tops and made.dtype is DType.F16:
-            raise _OtherBlock  # its smallest numbers are too large for exponentials that nothing holds up
+        if not made.is_held:
+            raise _OtherBlock
         f32 = [(SCORES, (ROWS, KEYS), (HEIGHT, made.step)), (RESULT, (ROWS, COLUMNS), (HEIGHT, made.columns))]
-        rows = [*(_total(place) for place in made.sums), *([TOP] if made.tops else [])]
+        rows = [*(_total(place) for place in made.sums), *([TOP] if self._tops() else [])]
         for name, axes, shape in (*f32, *((name, (ROWS,), (HEIGHT,)) for name in rows)):
             self.tiles[name] = Tile(name, Place.REGISTER, axes, shape, DType.F32, Layout.FRAGMENT)
         shape = (HEIGHT, made.step)
@@ -228,9 +213,8 @@ class _Planner(OnGrid):
         return *self.keys.tables, Acquire(QUERY_RING), self._copy("q", made.queries, Index()), load
 
     def _copy(self, name: str, operand: Operand, step: Index) -> Copy:
-        shape = self.block.tile_shape(operand.attrs)
-        at = self._at(operand.attrs.imap, shape)
-        moved = tuple(i + step if axis == KEYS else i for i, axis in zip(at, operand.axes, strict=True))
+        at = self._at(operand.attrs.imap, self.block.tile_shape(operand.attrs))
+        moved = tuple(step if axis == KEYS else i for i, axis in zip(at, operand.axes, strict=True))
         return Copy(f"x{operand.attrs.arg}", name, moved)
 
     def _computing(self, parts: int) -> tuple[Statement, ...]:
@@ -261,10 +245,14 @@ class _Planner(OnGrid):
         )  # fmt: skip
 
     def _lowest(self) -> list[Statement]:
-        if not self.made.tops:
+        if not self._tops():
             return []
         name = self._new()
         return [Number(name, LOWEST), Set(TOP, name)]
+
+    def _tops(self) -> Sequence[int]:
+        """The maxima in whose place a running maximum stands, or the exponential that one holds up."""
+        return self.made.tops or ([] if self.made.bare is None else [self.made.bare])
 
     def _softmax(self, key: Index, *, rescaled: bool, chosen: bool) -> tuple[list[Statement], list[Statement]]:
         """Everything between the products: in front of the result's release, and behind it. rescaled: the result holds
@@ -274,7 +262,7 @@ class _Planner(OnGrid):
         self.known = {made.scores: SCORES, **self.loaded}
         self.ahead, self.key, self.chosen, self.ending = [], key, chosen, not rescaled
         factor = ""
-        for top in made.tops:
+        for top in self._tops():
             source = made.written.nodes[top].inputs[0]
             self._keep(found, source)
             largest, risen, fallen, factor = (self._new() for _ in range(4))
@@ -285,7 +273,7 @@ class _Planner(OnGrid):
                 Map(factor, OpKind.EXP, None, (fallen,)),
                 Set(TOP, risen),
             ]
-            self.known[top] = risen
+            self.known[top] = self._held_up(found, source, risen) if top == made.bare else risen
         shared = self._shared_node()
         if shared is not None:
             self._keep(found, shared)
@@ -307,7 +295,8 @@ class _Planner(OnGrid):
 
     def _rescaled(self, place: int) -> bool:
         attrs = self.made.written.nodes[place].attrs
-        return isinstance(attrs, AccumAttrs) and attrs.kind is AccumKind.RESCALE
+        rescaled = isinstance(attrs, AccumAttrs) and attrs.kind is AccumKind.RESCALE
+        return rescaled or self.made.bare is not None
 
     def _shared_node(self) -> int | None:
         """The last node that weights and sums both come from: computed once."""
@@ -395,6 +384,8 @@ class _Planner(OnGrid):
             return self._read(place, node.attrs, axes)
         if place in self.made.sums or place in self.made.results:
             return _total(place) if place in self.made.sums else RESULT
+        if place in self.made.largest:
+            return TOP
         if place in self.made.late:
             return self._value(found, node.inputs[0], axes)
         if not _elementwise(node.kind):
@@ -443,10 +434,12 @@ class _Planner(OnGrid):
         """What stands behind the loop, and what is stored."""
         made, found = self.made, list[Statement]()
         self.known = {}
+        if made.bare is not None and not made.is_quotient:
+            found += self._lowered()
         for number, (place, attrs) in enumerate(made.written.saved):
             type_, shape = self.given.outputs[number], made.written.nodes[place].shape
-            axes = matrix_axes(shape, (ROWS, COLUMNS))
-            if axes is None or shape[axes.index(ROWS)] != made.rows or shape[-1] != made.columns:
+            axes = matrix_axes(shape, (ROWS, COLUMNS if shape[-1] > 1 else ""))
+            if axes is None or shape[axes.index(ROWS)] != made.rows or shape[-1] not in (1, made.columns):
                 raise _OtherBlock
             name = self._value(found, place, axes)
             self._global(f"o{number}", type_, attrs.omap, axes)
@@ -454,6 +447,22 @@ class _Planner(OnGrid):
             placed = tuple(i + self.row if axis == ROWS else i for i, axis in zip(at, axes, strict=True))
             found.append(Store(name, f"o{number}", placed))
         return found
+
+    def _held_up(self, found: list[Statement], source: int, top: str) -> str:
+        """The exponential of a node that a running maximum holds up."""
+        less, raised = self._new(), self._new()
+        found.append(Map(less, OpKind.SUB, None, (self._value(found, source, (ROWS, KEYS)), top)))
+        found.append(Map(raised, OpKind.EXP, None, (less,)))
+        return raised
+
+    def _lowered(self) -> Iterator[Statement]:
+        """What a running maximum held up, as it is without."""
+        raised = self._new()
+        yield Map(raised, OpKind.EXP, None, (TOP,))
+        for name in (RESULT, *map(_total, self.made.sums)):
+            whole = self._new()
+            yield Map(whole, OpKind.MUL, None, (name, raised))
+            yield Set(name, whole)
 
 
 def _total(place: int) -> str:

@@ -16,6 +16,7 @@ from fractions import Fraction
 from mirage_nb.ir import (
     HALVES,
     OPS,
+    AccumAttrs,
     AccumKind,
     BlockGraph,
     ConstAttrs,
@@ -31,12 +32,15 @@ from mirage_nb.ir.ops import Shape
 from mirage_nb.tile import rules
 from mirage_nb.tile.bodies import UNSHIFTED, Finder, Shift
 from mirage_nb.tile.products import COLUMNS, LEADING, ROWS, SUMMED, Operand, reshaped
+from mirage_nb.tile.shared import CHUNK_BYTES
 from mirage_nb.tile.sketch import MATMULS, Node, Sketch, sketch_of
 from mirage_nb.tile.thread_graph import flat
 from mirage_nb.tile.written_out import WrittenOut, write_out
 
 KEYS = "j"
 """The axis that the for-loop runs over; the products' other axes are those of products (`tile.products`)."""
+SHARE = "z"
+"""What a grid dim is called whose points share out the keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class AttentionBlock:
     queries, keys, values: the operands; the first product sums along `SUMMED`, the second along `KEYS`. scores,
     weights: nodes, the first product and the left operand of the second. tops: maxima in whose place a running maximum
     stands. sums: accumulator -> the node whose rows it adds up; `results`: accumulators of the second product. late:
-    sums over keys behind the loop, of accumulators that hold row sums already.
+    sums over keys behind the loop, of accumulators that hold row sums already. largest: accumulators of these maxima.
     """
 
     block: BlockGraph
@@ -61,6 +65,45 @@ class AttentionBlock:
     sums: dict[int, int]
     results: tuple[int, ...]
     late: frozenset[int]
+    largest: frozenset[int]
+
+    @property
+    def bare(self) -> int | None:
+        """The exponential whose numbers f16 has only where a running maximum holds them up, if one may: of what is
+        added up nothing else is computed."""
+        node = self.written.nodes[self.weights]
+        if self.tops or self.dtype is not DType.F16:
+            return None
+        return self.weights if node.kind is OpKind.EXP and {*self.sums.values()} <= {self.weights} else None
+
+    @property
+    def is_quotient(self) -> bool:
+        """Whether all that is saved is the result over the sums of its rows, whatever both are multiplied by."""
+        nodes, totals = self.written.nodes, {*self.sums, *self.late}
+        saved = (nodes[place] for place, _ in self.written.saved)
+        return all(
+            node.kind is OpKind.DIV and node.inputs[0] in self.results and node.inputs[1] in totals for node in saved
+        )
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its type has the numbers of its exponentials."""
+        return bool(self.tops) or self.dtype is not DType.F16 or self.bare is not None
+
+    def boxed(self, operand: Operand) -> bool:
+        """Whether boxes of the copy engine bring the tile: rows behind each other, in whole panels; what hangs over the
+        end are rows of the box."""
+        tensor, tile = self.block.args[operand.attrs.arg], self.block.tile_shape(operand.attrs)
+        long = [dim for dim, axis in enumerate(operand.axes) if axis]
+        return (
+            tensor.shape[-1] * tensor.dtype.size % CHUNK_BYTES == 0
+            and long[-1] == len(tile) - 1
+            and tile[-1] % rules.STEP == 0
+            and all(
+                not over or (dim == long[0] and operand.axes[dim] != SUMMED)
+                for dim, over in enumerate(self.block.overhanging(operand.attrs))
+            )
+        )
 
     def extent(self, operand: Operand, axis: str) -> int:
         """Of a tile along an axis."""
@@ -133,11 +176,14 @@ def _dims(operands: tuple[Operand, ...]) -> list[int]:
 
 
 def counters_of(made: AttentionBlock) -> tuple[str, ...] | None:
-    """A name for every grid dim: the axis that it cuts, or a letter; None where it cuts keys, or what is summed."""
-    names = []
+    """A name for every grid dim: the axis that it cuts, `SHARE` for keys and values alike, or a letter; None where it
+    cuts what is summed."""
+    names, streamed = [], (made.keys, made.values)
     for g, extent in enumerate(made.block.grid):
         cut = {o.axes[dim] for o in (made.queries, made.keys, made.values) if (dim := o.attrs.imap[g]) is not None}
         cut.discard("")
+        if cut == {KEYS} and all(o.attrs.imap[g] is not None for o in streamed):
+            cut = {SHARE}
         if cut & {KEYS, SUMMED} or len(cut) > 1:
             return None
         names.append(cut.pop() if cut and extent > 1 else LEADING[g])
@@ -254,8 +300,10 @@ class _Chained(Finder):
             return False
         if not self.leaves.isdisjoint(node.makes):  # it comes from operands alone
             return Trait.REDUCTION not in OPS[node.kind].traits and node.kind not in MATMULS
+        if node.accum is AccumKind.MAX:
+            return self.shifts.issuperset(node.reads)
         if node.kind is OpKind.ACCUM:
-            return node.accum is not AccumKind.MAX
+            return True
         return self.second not in node.reads and (node.kind is not OpKind.MAX or self.shifts.issuperset(node.makes))
 
     def _viewed(self, node: Node) -> bool:
@@ -271,14 +319,19 @@ class _Chained(Finder):
         return found is not None and found[0] in (Shift.PLAIN, Shift.SCALED)
 
 
-def _accumulated(written: WrittenOut, second: int) -> tuple[dict[int, int], tuple[int, ...], frozenset[int]] | None:
-    """The `sums`, `results`, `late` of an `AttentionBlock`; None where matrices of weights are kept, or no result."""
-    sums, results, late = dict[int, int](), list[int](), set[int]()
+def _accumulated(
+    written: WrittenOut, second: int
+) -> tuple[dict[int, int], tuple[int, ...], frozenset[int], frozenset[int]] | None:
+    """The `sums`, `results`, `late`, `largest` of an `AttentionBlock`; None where matrices of weights are kept, or no
+    result."""
+    sums, results, late, largest = dict[int, int](), list[int](), set[int](), set[int]()
     for place, node in enumerate(written.nodes):
         if node.kind is not OpKind.ACCUM:
             continue
         source = written.nodes[node.inputs[0]]
-        if node.inputs[0] == second:
+        if isinstance(node.attrs, AccumAttrs) and node.attrs.kind is AccumKind.MAX:
+            largest.add(place)
+        elif node.inputs[0] == second:
             results.append(place)
         elif source.kind is OpKind.SUM:
             sums[place] = source.inputs[0]
@@ -290,4 +343,4 @@ def _accumulated(written: WrittenOut, second: int) -> tuple[dict[int, int], tupl
                 return None
             late.update(written.uses[place])
             sums[place] = node.inputs[0]
-    return (sums, tuple(results), frozenset(late)) if results else None
+    return (sums, tuple(results), frozenset(late), frozenset(largest)) if results else None

@@ -15,7 +15,6 @@ from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.program import Loop, Program, flat
 from mirage_nb.tile.validate import validate
-from tests.codegen.mugraphs import attention, split_safe_attention
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.mugraphs import Block, one_kernel, tensor
 
@@ -81,6 +80,30 @@ def masked(
     return graph.append(Op(OpKind.GRAPH, (3, 0, 1, 2), body=b.graph)).returning((4,))
 
 
+def shared_out(
+    rows: int = 64, keys: int = 64, d: int = 64, *, shares: int = 2, loop: int = 2, heads: int = 2, row_blocks: int = 1,
+    dtype: DType = DType.F16, safe: bool = True, late: bool = False, turned: bool = False, squared: bool = False,
+) -> KernelGraph:  # fmt: skip
+    """Numerator, denominator and maximum of attention, of every share of the keys, as one kernel leaves them. squared:
+    the denominator is of the squares of what the numerator is of."""
+    total = keys * loop * shares
+    shapes = [(heads, rows * row_blocks, d), (heads, d, total) if turned else (heads, total, d), (heads, total, d)]
+    b = Block(tuple(tensor(shape, dtype) for shape in shapes), (heads, shares, row_blocks), loop)
+    q, v = b.read(0, (0, None, 1)), b.read(2, (0, 1, None), 1)
+    k = b.read(1, (0, 2, None), 2) if turned else b.transpose(b.read(1, (0, 1, None), 1), 0, 2, 1)
+    scores = b.op(OpKind.MUL, b.op(OpKind.MATMUL, q, k), b.const(Fraction(1, 8)))
+    top = [b.max(scores, 2)] if safe else []
+    weights = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top[0]) if safe else scores)
+    kind = AccumKind.RESCALE if safe else AccumKind.SUM
+    kept = [b.accum(top[0], kind=AccumKind.MAX)] if safe else []
+    added = b.op(OpKind.SQR, weights) if squared else weights
+    kept.append(b.sum(b.accum(added, *top, kind=kind), 2) if late else b.accum(b.sum(added, 2), *top, kind=kind))
+    kept.append(b.accum(b.op(OpKind.MATMUL, weights, v), *top, kind=kind))
+    for one in kept:
+        b.save(b.reshape(one, 1, 1, rows, 1 if one != kept[-1] else d), (1, 0, 2))
+    return one_kernel("Q K V", b)
+
+
 def grouped(rows: int = 64, keys: int = 64, d: int = 64, loop: int = 2) -> KernelGraph:
     """softmax(Q @ K^T) @ V of two rows' heads behind each other, which share one of keys: [rows, heads, d]."""
     b = Block((tensor((2, 2 * rows, 2, d)), tensor((2, keys * loop, d)), tensor((2, keys * loop, d))), (2, 2, 2), loop)
@@ -107,6 +130,13 @@ NAMED: dict[str, KernelGraph] = {
     "128 x 64, 130 keys on both sides": masked(128, tiles=10, window=130, sides="both", dtype=DType.BF16),
     "a prefix of 70 keys, then causal": masked(tiles=4, heads=2, window=70, sides="prefix"),
     "64 x 64, no maximum, one iteration": chained(64, 64, safe=False, dtype=DType.BF16, loop=1, row_blocks=3),
+    "128 x 64, no maximum, f16": chained(128, 64, safe=False, loop=3),
+    "keys shared out": shared_out(),
+    "keys shared out, 128 x 64 x 128, sums behind the loop": shared_out(
+        128, 64, 128, shares=3, late=True, row_blocks=2, dtype=DType.BF16
+    ),
+    "keys shared out, no maximum": shared_out(safe=False, shares=4, turned=True),
+    "keys shared out, no maximum, bf16": shared_out(safe=False, dtype=DType.BF16, loop=1),
 }
 
 
@@ -152,9 +182,7 @@ def test_no_spills_and_products_stay_asynchronous(graph: KernelGraph) -> None:
 @pytest.mark.parametrize("graph", [
     chained(32),  # few rows
     chained(64, 256),  # more than registers hold
-    chained(64, 64, safe=False),  # in f16 nothing holds the exponentials up
-    split_safe_attention(rows=64, keys=256),  # keys over the grid
-    attention(rows=128),  # as well
+    shared_out(safe=False, squared=True),  # in f16 nothing holds both exponentials up
 ])  # fmt: skip
 def test_other_blocks_are_emitted_as_before(graph: KernelGraph) -> None:
     assert planned(graph) is None

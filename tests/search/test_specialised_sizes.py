@@ -108,6 +108,17 @@ FOLDED = {
     "cross entropy": "X: f16[512, 128]\nW: f16[128, 1024]\ny: i64[512]\nreturn cross_entropy(X @ W, y)",
 }
 """Blocks share the columns of a row, a second kernel takes what they have folded."""
+SHARED = {
+    "attention of few heads": "Q: bf16[8, 512, 128]\nK: bf16[8, 8192, 128]\nV: bf16[8, 8192, 128]\n"
+    "return softmax(Q @ transpose(K) / 8) @ V",
+    "attention of few heads, keys hang over": "Q: bf16[2, 128, 64]\nK: bf16[2, 577, 64]\nV: bf16[2, 577, 64]\n"
+    "return softmax(Q @ transpose(K)) @ V",
+    "unsafe attention of few heads": "Q: f16[16, 256, 64]\nK: f16[16, 64, 4096]\nV: f16[16, 4096, 64]\n"
+    "E = exp(Q @ K)\nreturn (E / sum(E, axis=-1, keepdims=True)) @ V",
+    "causal attention of few heads": "Q: bf16[2, 512, 64]\nK: bf16[2, 512, 64]\nV: bf16[2, 512, 64]\n"
+    "I = arange(512)\nreturn softmax(where(I[:, None] >= I, Q @ transpose(K), -inf)) @ V",
+}
+"""Blocks share the keys of a row, if they are plain ones, and a second kernel puts together what they have."""
 SPECIALISED = {
     "linear", "stored turned", "gated", "batch", "f32", "f32, gated", "f32, by three", "f32, by three, odd rows", "f64",
     "odd rows", "attention", "grouped attention", "low rank", "low rank, activated", "one step",
@@ -191,6 +202,28 @@ def test_ranking_and_planner_agree_on_what_is_folded_in_tiles(name: str) -> None
                 assert_alike(roles, block, H200)
                 seen[roles is not None and bool(roles.able[0]), structure in folding] += 1
     assert min(seen[True, True], seen[True, False], seen[False, False]) > 0
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_ranking_and_planner_agree_on_keys_that_are_shared_out(name: str) -> None:
+    """Of the first kernels of two."""
+    prepared, effort = searched(SHARED[name]), EFFORTS["standard"]
+    seen: Counter[bool] = Counter()
+    for configuration in [c for c in configurations(prepared, effort) if c.cut is None]:
+        structures = explored(prepared, configuration, effort).structures
+        two = [s for s in structures if len(s.kernels) == 2 and s.kernels[0].loop in s.kernels[0].grid]
+        chains = [s for s in two if outline(prepared, s.kernels[0]).chain is not None]
+        for structure in (*chains[:2], *two[:: max(1, len(two) // 4)]):
+            for instance in instances(structure, prepared, H200, 2, poor_axes(prepared)):
+                kernel, sizes = next(iter(numbered(structure, prepared, instance.sizes)))
+                roles = roles_of(Tiles.of(prepared, kernel, sizes), H200)
+                try:
+                    block = next(k for k in plan(instance.graph, H200).kernels if k is not None)
+                except TargetError:
+                    continue
+                assert_alike(roles, block, H200)
+                seen[roles is not None and bool(roles.able[0])] += 1
+    assert (seen[True] > 0) is (name in ("attention of few heads", "unsafe attention of few heads")), seen
 
 
 def test_what_masks_leave_out_takes_no_time() -> None:

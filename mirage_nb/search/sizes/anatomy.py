@@ -199,12 +199,13 @@ class Beside:
 class Chain:
     """A block that chains two products; the dimensions along which queries, keys and values may have their rows or
     columns, one at a time; of the operands that number places, along which axis they do, and what extent that has; what
-    else is read."""
+    else is read; whether blocks share out the keys of a row."""
 
     found: AttentionBlock
     own: tuple[tuple[int, ...], ...]
     numbered: Mapping[Attrs | None, tuple[str, Extent]]
     beside: tuple[Beside, ...] = ()
+    shared: bool = False
 
     @cached_property
     def masks(self) -> bool:

@@ -239,7 +239,7 @@ def _roles(made: _Writer, numbers: Sequence[int]) -> tuple[ProductBlock | None, 
     product = find_product(block, frozenset())
     if product is not None and _turned(matrices, product):
         product = None
-    chains = kinds[OpKind.MATMUL] == 2 and product is None and kernel.loop not in kernel.grid
+    chains = kinds[OpKind.MATMUL] == 2 and product is None
     attention = find_attention(block, frozenset()) if chains else None
     return product, None if attention is None else _chain(matrices, attention)
 
@@ -286,6 +286,10 @@ def _chain(made: _Writer, found: AttentionBlock) -> Chain | None:
             return None
         numbered[attrs] = KEYS if along[0].axis in keys else ROWS, along[0]
 
+    shared = made.kernel.loop in made.kernel.grid
+    if shared and (any(one.keys for one in beside) or KEYS in [axis for axis, _ in numbered.values()]):
+        return None
+
     def own(layout: Layout, others: set[int | None]) -> tuple[int, ...]:
         return tuple(dim for dim, axis in enumerate(layout) if axis is not None and axis not in others)
 
@@ -293,4 +297,4 @@ def _chain(made: _Writer, found: AttentionBlock) -> Chain | None:
     if weights_are_f32((made.block.args[one.attrs.arg].dtype for one in beside), stored):
         return None
     dims = own(queries, {*keys}), own(keys, {*queries}), own(values, scored)
-    return Chain(found, dims, numbered, tuple(beside))
+    return Chain(found, dims, numbered, tuple(beside), shared)

@@ -206,9 +206,9 @@ def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers)
     if chain is None or target.capability != rules.CAPABILITY:
         return None
     found = chain.found
-    if len(found.results) != 1 or len(found.tops) > 1 or not (found.tops or found.dtype is DType.BF16):
+    if len(found.results) != 1 or len(found.tops) > 1 or not found.is_held:
         return None
-    if not distinct((found.queries, found.keys, found.values), tiles.outline.tensor):
+    if not distinct((found.queries, found.keys, found.values), tiles.outline.tensor) or (chain.shared and chain.masks):
         return None
     cut = [
         _matrix(tiles, operand, summed, own)
@@ -220,6 +220,8 @@ def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers)
     rows, keys, columns = (part[1] for part in cut)
     queries = tiles.outline.read_by(found.queries.attrs)
     depth = tiles.extent(queries.extents[found.queries.axes.index(SUMMED)])
+    if chain.shared:
+        able &= ~tiles.cut(tiles.outline.read_by(found.values.attrs))[3][found.values.axes.index(KEYS)]
     along, registers, nbytes = _beside(tiles, chain, rows, keys)
     able &= along & rules.chained_fits(rows, keys, depth, columns, target.shared_per_block, registers)
     if not able.any():

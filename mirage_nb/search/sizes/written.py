@@ -34,7 +34,15 @@ from mirage_nb.search.sizes.library import library_steps
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, Variant
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
-from mirage_nb.tile.attention import KEYS, AttentionBlock, axes_beside, counters_of, find_attention, weights_are_f32
+from mirage_nb.tile.attention import (
+    KEYS,
+    SHARE,
+    AttentionBlock,
+    axes_beside,
+    counters_of,
+    find_attention,
+    weights_are_f32,
+)
 from mirage_nb.tile.boxes import in_boxes
 from mirage_nb.tile.mask import places_of
 from mirage_nb.tile.products import COLUMNS, ROWS, find_product
@@ -143,7 +151,8 @@ def _tiles(
         operands = zip((attention.queries, attention.keys, attention.values), OWN, strict=True)
         others = _others(attention, counted, literals, [type_.dtype for type_ in block.output_types])
         if others is not None:
-            chain = Chain(attention, tuple((operand.axes.index(axis),) for operand, axis in operands), *others)
+            own = tuple((operand.axes.index(axis),) for operand, axis in operands)
+            chain = Chain(attention, own, *others, SHARE in (counters_of(attention) or ()))
     operators = [(op.kind, op.inputs, values) for op, values in plain.definitions()]
     outline = Outline(
         plain, (operators, tuple(t.dtype.size for t in plain.types)), literals, frozenset(made.heads),
