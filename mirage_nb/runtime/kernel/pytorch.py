@@ -162,18 +162,15 @@ def _sliced(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], resul
     return _moved(_part)(torch, attrs, operands, result)
 
 
-def _padded(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
-    (x,), dim = operands, int(attrs["dim"])
-    before, behind, extent = int(attrs["before"]), int(attrs["after"]), x.shape[dim]
-    middle = result.narrow(dim, before, extent)
-    edges = [result.narrow(dim, at, n) for at, n in ((0, before), (before + extent, behind)) if n]
+def _padded(torch: Any, attrs: Mapping[str, Any], x: Any) -> Callable[..., Any]:
+    """Joined with zeros, by one kernel."""
+    dim = int(attrs["dim"])
 
-    def go() -> None:
-        middle.copy_(x)
-        for edge in edges:
-            edge.zero_()
+    def zeros(extent: int) -> Any:
+        return x.new_zeros((*x.shape[:dim], extent, *x.shape[dim + 1 :]))
 
-    return go
+    sides = zeros(int(attrs["before"])), x, zeros(int(attrs["after"]))
+    return partial(torch.cat, [side for side in sides if side.shape[dim]], dim)
 
 
 def _computed(torch: Any, attrs: Mapping[str, Any], operands: Sequence[Any], result: Any) -> Go:
@@ -209,7 +206,7 @@ BY_TORCH: dict[str, Rule] = {
     "Apply": _computed, "Repeat": _repeated, "Reshape": _moved(lambda torch, attrs, x: x.reshape(attrs["shape"])),
     "Transpose": _moved(lambda torch, attrs, x: x.permute(attrs["perm"])),
     "Concat": into(lambda torch, attrs, *parts: partial(torch.cat, parts, int(attrs["dim"]))),
-    "Slice": _sliced, "Pad": _padded,
+    "Slice": _sliced, "Pad": into(_padded),
 }  # fmt: skip
 """How PyTorch computes each pre-defined operator; the keys are those of `OPERATORS`."""
 
