@@ -79,7 +79,7 @@ def value(pattern: Pattern, env: Mapping[str, object], axes: Mapping[str, tuple[
             return np.asarray(float(pattern.number))
         case "size", [list_]:
             return np.asarray(float(EXTENT ** len(indices(list_, axes))))
-        case ("Sum" | "Max" | "Rescaled") as kind, [list_, *bodies]:
+        case ("Sum" | "Max" | "Rescaled" | "Within") as kind, [list_, *bodies]:
             over = indices(list_, axes)
             shape = (1, *(EXTENT if axis in over else 1 for axis in (1, 2)))
             made = [value(body, env, axes) for body in bodies]
@@ -88,6 +88,9 @@ def value(pattern: Pattern, env: Mapping[str, object], axes: Mapping[str, tuple[
                 return made[0].sum(axis=over, keepdims=True)
             if kind == "Max":
                 return made[0].max(axis=over, keepdims=True)
+            if kind == "Within":
+                largest = np.where(made[1] != 0, made[0], -np.inf).max(axis=over, keepdims=True)
+                return np.where(np.isneginf(largest), 0.0, largest)
             return (made[0] * np.exp(made[1] - made[1].max(axis=over, keepdims=True))).sum(axis=over, keepdims=True)
         case head, []:
             return env[head]
@@ -158,7 +161,8 @@ def wrong(row: Axiom, seed: int = 0, function: Callable | None = None) -> bool:
 
 def in_z3(row: Axiom) -> z3.ExprRef | None:
     """The axiom as a formula over the reals, negated; None if it speaks of exponentials or functions."""
-    if (heads(row.left) | heads(row.right)) & {"exp", "log", "Pow", "sin", "cos", "g", "unfolded", "Rescaled"}:
+    unknown = {"exp", "log", "Pow", "sin", "cos", "g", "unfolded", "Rescaled", "Within"}
+    if (heads(row.left) | heads(row.right)) & unknown:
         return None
     used = uses(row)
     side: list[z3.ExprRef] = []

@@ -93,6 +93,9 @@ class World:
         axes = tuple(range(-len(inside), 0))
         if term.kind is Kind.MAX:
             return outside, values[0].max(axis=axes)
+        if term.kind is Kind.WITHIN:
+            largest = np.where(values[1] != 0, values[0], -np.inf).max(axis=axes)
+            return outside, np.where(np.isneginf(largest), 0.0, largest)
         if term.kind is Kind.RESCALED:
             weight = np.exp(values[1] - values[1].max(axis=axes, keepdims=True))
             return outside, (values[0] * weight).sum(axis=axes)

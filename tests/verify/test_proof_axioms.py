@@ -50,7 +50,7 @@ EXAMPLES: dict[str, Callable[..., np.ndarray]] = {
 }
 """For each property a function that has it."""
 KNOWN = {"f": frozenset(PROPERTY_NAMES)}
-EQUATIONS = [row for row in AXIOMS.values() if row.name not in ("definition", "choice", "by_cases")]
+EQUATIONS = [row for row in AXIOMS.values() if row.name not in ("definition", "choice", "by_cases", "bit_beside")]
 """All but those that look a function up, or a place in a term."""
 
 

@@ -218,7 +218,8 @@ class BlockWriter:
     def _append(self, op: Op, layout: Layout, zero: Axes = frozenset()) -> int:
         self.block = self.block.append(op)
         self.layouts.append(layout)
-        self.zeros.append(zero or zeros(op.kind, [self.zeros[v] for v in op.inputs]))
+        found = zero or zeros(op.kind, [self.zeros[v] for v in op.inputs])
+        self.zeros.append(found.intersection(layout))  # what an axis was folded to is repeated beyond its end, too
         return len(self.layouts) - 1
 
     def _step(self, step: Step) -> int:

@@ -33,18 +33,20 @@ from mirage_nb.ir import (
 from mirage_nb.ir.fields import write_attrs
 from mirage_nb.ir.ops import Shape
 from mirage_nb.ir.sizes import output_dims
-from mirage_nb.verify.proof.terms import NO_EXTENTS, counted
+from mirage_nb.verify.proof.terms import INSIDE, NO_EXTENTS, counted
 
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """A part of an axis: joined with another, split in two, one axis behind another, or plain and named."""
+    """A part of an axis: joined with another, split in two, one axis behind another, covered by tiles the last of which
+    hang over its end, or plain and named."""
 
     size: int
     name: str = ""
     joined: Part | None = None
     split: tuple[Part, Part] | None = None
     sides: tuple[Parts, Parts] | None = None
+    tiles: Parts | None = None
 
 
 MAX_OPERATORS = 200
@@ -59,7 +61,7 @@ def new(extent: int) -> Parts:
 
 
 def leaves(parts: Iterable[Part]) -> Parts:
-    """The plain parts, and concatenated ones, that a list stands for now."""
+    """The plain parts, and concatenated and covered ones, that a list stands for now."""
     found: Parts = []
     for part in parts:
         while part.joined is not None:
@@ -108,8 +110,8 @@ def _cut(part: Part, outer: int) -> tuple[Part, Part]:
     """The part in so many parts; of a concatenated axis some are the one side's and some the other's."""
     inner = part.size // outer
     extents = [math.prod(piece.size for piece in side) for side in part.sides or ()]
-    if part.size % outer or any(extent % inner for extent in extents):
-        what = "a concatenated axis" if part.sides is not None else f"an axis part of extent {part.size}"
+    if part.tiles is not None or part.size % outer or any(extent % inner for extent in extents):
+        what = f"an axis part of extent {part.size}" if part.sides is None else "a concatenated axis"
         raise ProofError(f"{what} is partitioned into {outer}, which does not nest with its other partitions")
     part.split = (Part(outer), Part(inner))
     if part.sides is not None:
@@ -124,8 +126,19 @@ def _join(x: Part, y: Part) -> None:
     if x.sides is not None and y.sides is not None:
         for one, other in zip(x.sides, y.sides, strict=True):
             unify(one, other)
-    x.sides = x.sides or y.sides
-    y.joined = x
+    x.sides, y.joined = x.sides or y.sides, x
+    if y.tiles is not None:
+        _cover(x, y.tiles)
+
+
+def _cover(part: Part, tiles: Parts) -> None:
+    """The part as one that has these tiles, the last of which hang over its end."""
+    if part.sides is not None or any(leaf.sides is not None for leaf in leaves(tiles)):
+        raise ProofError("tiles hang over the end of a concatenated axis")
+    if part.tiles is None:
+        part.tiles = tiles
+    else:
+        unify(part.tiles, tiles)
 
 
 @dataclass(slots=True, eq=False)
@@ -144,6 +157,8 @@ class Scope:
     """Inputs and what operators of BY_NUMBER make of them: tensors of which terms know names and no more."""
     shared: dict[str, Dims] = field(default_factory=dict)
     """The parts of the latter, the same in both graphs."""
+    saved: list[Dims] = field(default_factory=list)
+    """The parts of what savers write."""
 
     def shape(self, value: int) -> Shape:
         return self.graph.types[value].shape
@@ -154,6 +169,8 @@ def check_pair(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int, .
     NamedSizeError for one that does not keep elements along a size that is known at launch apart."""
     if {i.name: (i.type, i.size) for i in program.inputs} != {i.name: (i.type, i.size) for i in mugraph.inputs}:
         raise ProofError("the graphs do not have the same inputs")
+    if any(i.name.startswith(INSIDE) for i in program.inputs):
+        raise ProofError("an input has the name of what tells where an axis ends")
     if sorted(outputs) != list(range(len(program.outputs))) or len(mugraph.outputs) != len(program.outputs):
         raise ProofError("the outputs of the graphs are not paired one to one")
     for number, other in enumerate(outputs):
@@ -204,17 +221,32 @@ def fixed_extents(scopes: Sequence[Scope]) -> dict[str, int]:
     assert isinstance(graph, KernelGraph)
     outermost = (dims[0] for i, dims in zip(graph.inputs, scopes[0].dims, strict=False) if i.size)
     unknown = {leaf.name for parts in outermost for leaf in _plain(parts)}
-    return {name: part.size for name, part in plain_parts(scopes).items() if name not in unknown}
+    named = plain_parts(scopes).items()
+    return {name: part.size for name, part in named if part.tiles is None and name not in unknown}
 
 
 def _name(inputs: list[tuple[str, Dims]], scopes: list[Scope]) -> None:
-    """Every plain part is called after the first dimension that has it."""
+    """Every plain part is called after the first dimension that has it, a covered one after its tiles: those of one
+    extent that are covered by the same ones have the same elements inside."""
     used = set[str]()
     for name, dims in inputs:
         for dim, parts in enumerate(dims):
             _call(parts, f"{name}.{dim}", used)
     for parts in _everywhere(scopes):
         _call(parts, "r", used)
+    extents: dict[str, list[int]] = {}
+    for parts in _everywhere(scopes):
+        for leaf in filter(lambda leaf: leaf.tiles is not None, _plain(parts)):
+            tiles = " ".join(_spelled(leaf.tiles or ()))
+            known = extents.setdefault(tiles, [])
+            known += [leaf.size] if leaf.size not in known else []
+            leaf.name = f"{tiles} / {known.index(leaf.size)}"
+
+
+def _spelled(tiles: Iterable[Part]) -> Iterator[str]:
+    """The names of tiles, those of tiles of tiles in brackets."""
+    for leaf in leaves(tiles):
+        yield leaf.name if leaf.tiles is None else f"({leaf.size}: {' '.join(_spelled(leaf.tiles))})"
 
 
 def _everywhere(scopes: Iterable[Scope]) -> Iterator[Parts]:
@@ -227,13 +259,13 @@ def _everywhere(scopes: Iterable[Scope]) -> Iterator[Parts]:
 
 
 def plain_parts(scopes: Iterable[Scope]) -> dict[str, Part]:
-    """All plain parts of two graphs by their names."""
+    """All plain and covered parts of two graphs by their names."""
     return {leaf.name: leaf for parts in _everywhere(scopes) for leaf in _plain(parts)}
 
 
 def _call(parts: Parts, axis: str, used: set[str]) -> None:
     """Name the leaves that have no name yet after the axis, each differently."""
-    plain = _plain(parts)
+    plain = [leaf for leaf in _plain(parts) if leaf.tiles is None]
     for place, leaf in enumerate(plain):
         if not leaf.name:
             wanted = axis if len(plain) == 1 else f"{axis}.{place}"
@@ -246,7 +278,9 @@ def _call(parts: Parts, axis: str, used: set[str]) -> None:
 def _plain(parts: Parts) -> Parts:
     found: Parts = []
     for leaf in leaves(parts):
-        found += [leaf] if leaf.sides is None else [*_plain(leaf.sides[0]), *_plain(leaf.sides[1])]
+        found += [] if leaf.sides is not None else [leaf]
+        for inner in (*(leaf.sides or ()), leaf.tiles or ()):
+            found += _plain(inner)
     return found
 
 
@@ -266,19 +300,18 @@ def _results(scope: Scope, number: int, op: Op, operands: list[Dims]) -> list[Di
             inner = Scope(op.body, scope, op.inputs, grid=[new(extent) for extent in grid], loop=new(loop))
             scope.inner[number] = inner
             _fill(inner)
-            return [_saved(inner, saver) for saver in op.body.savers]
+            inner.saved = [_saved(inner, saver) for saver in op.body.savers]
+            return inner.saved
         case ThreadGraph(outputs=outputs):
             inner = Scope(op.body, scope, op.inputs, dims=operands)
             scope.inner[number] = inner
             _fill(inner)
             return [inner.dims[v] for v in outputs]
     match op.attrs:
-        case InIterAttrs(arg, imap, fmap, tile):
+        case InIterAttrs(arg):
             assert scope.outer is not None
-            _refuse(tile)
-            return [_tile(scope, scope.outer.dims[scope.feeds[arg]], imap, fmap)]
-        case OutSaverAttrs(_, shape):
-            _refuse(shape)
+            return [_tile(scope, scope.outer.dims[scope.feeds[arg]], op.attrs)]
+        case OutSaverAttrs():
             return []
         case AccumAttrs(dim=dim) if dim is not None:
             return [[[*scope.loop, *parts] if d == dim else parts for d, parts in enumerate(operands[0])]]
@@ -309,33 +342,52 @@ BY_NUMBER = frozenset({OpKind.ARANGE, OpKind.SLICE, OpKind.PAD, OpKind.RUNNING_S
 """Operators whose elements are told by their numbers along an axis."""
 
 
-def _refuse(given: Shape | None) -> None:
-    """Parts of axes say nothing of elements beyond the end of a tensor."""
-    if given is not None:
-        raise ProofError("tiles overhang the end of a tensor, which is known for these sizes only")
-
-
-def _tile(scope: Scope, dims: Dims, imap: tuple[int | None, ...], fmap: int | None) -> Dims:
+def _tile(scope: Scope, dims: Dims, attrs: InIterAttrs) -> Dims:
     """What an input iterator reads: the grid takes the outer parts, x outermost, the loop the next ones."""
+    assert isinstance(scope.graph, BlockGraph)
     found = []
-    for dim, parts in enumerate(dims):
-        splits = [scope.grid[g] for g, d in enumerate(imap) if d == dim] + ([scope.loop] if fmap == dim else [])
+    for dim, (parts, hanging) in enumerate(zip(dims, scope.graph.overhanging(attrs), strict=True)):
+        splits = [scope.grid[g] for g, d in enumerate(attrs.imap) if d == dim]
+        splits += [scope.loop] if attrs.fmap == dim else []
         outer = [part for split in splits for part in split]
+        if hanging:
+            inner = new((attrs.tile or ())[dim])
+            _cover(covered(parts), [*outer, *inner])
+            found.append(inner)
+            continue
         head, rest = take(parts, math.prod(part.size for part in outer))
         unify(head, outer)
         found.append(rest)
     return found
 
 
+def covered(parts: Parts) -> Part:
+    """The axis over whose end tiles hang."""
+    axis = leaves(parts)
+    if len(axis) != 1:
+        raise ProofError("tiles hang over the end of an axis of several parts, or of one element")
+    return axis[0]
+
+
 def _saved(scope: Scope, saver: Op) -> Dims:
-    """What a saver writes: the tile's parts behind those of the grid dims that are mapped there."""
+    """What a saver writes: the tile's parts behind those of the grid dims that are mapped there, up to the end."""
     assert isinstance(saver.attrs, OutSaverAttrs)
-    tile = scope.dims[saver.inputs[0]]
-    omap = saver.attrs.omap
-    return [
-        [*(part for g, d in enumerate(omap) if d == dim for part in scope.grid[g]), *parts]
-        for dim, parts in enumerate(tile)
-    ]
+    found = []
+    for dim, tile in enumerate(scope.dims[saver.inputs[0]]):
+        parts = [*(part for g, d in enumerate(saver.attrs.omap) if d == dim for part in scope.grid[g]), *tile]
+        if saver.attrs.shape is not None and drops(scope, saver, dim):
+            axis = new(saver.attrs.shape[dim])
+            _cover(covered(axis), parts)
+            parts = axis
+        found.append(parts)
+    return found
+
+
+def drops(scope: Scope, saver: Op, dim: int) -> bool:
+    """Whether tiles that a saver writes hang over the end of a dimension."""
+    assert isinstance(saver.attrs, OutSaverAttrs) and isinstance(scope.graph, BlockGraph)
+    blocks = math.prod(n for n, d in zip(scope.graph.grid, saver.attrs.omap, strict=True) if d == dim)
+    return saver.attrs.shape is not None and blocks * scope.shape(saver.inputs[0])[dim] > saver.attrs.shape[dim]
 
 
 def _plain_result(op: Op, operands: list[Dims], types: list[TensorType], result: TensorType) -> Dims:

@@ -175,6 +175,8 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("sqrt_max", "sqrt(Max(V, f)) == Max(V, sqrt(f))"),
             axiom("rescaled_order", "Rescaled(V, a, m) == Rescaled(W, a, m)", Same("V", "W")),
             axiom("rescaled_sum", "Rescaled(V, a, m) == exp(-Max(V, m)) * Sum(V, a * exp(m))"),
+            axiom("within_max", "Within(V, a, b) == log(Max(V, b * exp(a)))", Bit("b")),
+            axiom("within_nonnegative", "Within(V, a, b) == Max(V, b * a)", Bit("b"), *_nonnegative("a")),
             # The larger of two; the smaller one is -max(-a, -b).
             axiom("largest_shift", "max(a + c, b + c) == max(a, b) + c"),
             axiom("largest_scale", "max(c * a, c * b) == c * max(a, b)", *_nonnegative("c")),
@@ -242,6 +244,7 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("choice", "g(a, b) == unfolded(g, a, b)"),
             axiom("choice_of_bit", "Where(a, 1) == a", Bit("a")),
             axiom("bit_square", "a * a * r == a * r", Bit("a")),
+            axiom("bit_beside", "a * f * r == a * given(f, a, 1) * r", Bit("a")),
             axiom("by_cases", "f == a * given(f, a, 1) + (1 + -a) * given(f, a, 0)", Bit("a")),
             axiom("step_known", "step(a) == 1", *_nonnegative("a")),
             axiom("step_below", "step(-a) == 0", *_positive("a")),

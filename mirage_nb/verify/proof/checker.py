@@ -51,10 +51,10 @@ from mirage_nb.verify.proof.terms import (
     Var,
     bind,
     fn,
+    given,
     metered,
     mul,
     num,
-    renamed,
     replaced,
     size,
     spend,
@@ -187,7 +187,7 @@ def begun(goals: Iterable[Goal]) -> tuple[State, ...]:
     """The goals before the first step."""
     found = []
     for goal in goals:
-        facts, given = Facts(goal.given), frozenset(goal.given)
+        facts, given = Facts((*goal.given, *goal.always)), frozenset(goal.given)
         owed = tuple(need for need in goal.owed if need not in given)
         found.append(State(goal.left, goal.right, undischarged(owed, facts), facts))
     return tuple(found)
@@ -338,17 +338,6 @@ def instance(pattern: Pattern, bindings: Mapping[str, Binding]) -> Term:
             return fn(head, *(instance(arg, bindings) for arg in args))
         case letter:
             return _term(letter, bindings)
-
-
-AWAY = -20_000_000_000
-
-
-def given(term: Term, old: Term, new: Term) -> Term:
-    """The term with `new` for `old`, but not for what a binder inside makes look like it: the free indices of `old` are
-    called otherwise meanwhile."""
-    names = {(sort, number): (sort, AWAY + number) for sort, number in old.free}
-    made = replaced(renamed(term, names), renamed(old, names), new)
-    return renamed(made, {there: here for here, there in names.items()})
 
 
 def indices(pattern: Pattern, bindings: Mapping[str, Binding]) -> tuple[Var, ...]:

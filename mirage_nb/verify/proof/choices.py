@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.known import ONE, ZERO, Known, factors, split, step, without
-from mirage_nb.verify.proof.signs import is_bit
+from mirage_nb.verify.proof.signs import is_bit, is_end
 from mirage_nb.verify.proof.steps import Step
 from mirage_nb.verify.proof.terms import Kind, Term, add, mul, neg, num, top
 
@@ -57,6 +57,21 @@ def bits(known: Known, term: Term) -> Step | None:
         if other < place and is_bit(part):
             return step("bit_square", a=part, r=mul(*without(term.args, place, other)))
     return None
+
+
+def ends(known: Known, term: Term) -> Step | None:
+    """Beside what tells elements inside an axis from others, all are inside."""
+    for place, part in enumerate(term.args):
+        if is_end(part):
+            for other, factor in enumerate(term.args):
+                if factor != part and _has(factor, part):
+                    return step("bit_beside", a=part, f=factor, r=mul(*without(term.args, place, other)))
+    return None
+
+
+def _has(term: Term, part: Term) -> bool:
+    """Whether a term occurs in another one."""
+    return part.free <= term.free and (term == part or any(_has(arg, part) for arg in term.args))
 
 
 def steps(known: Known, term: Term) -> Step | None:

@@ -31,12 +31,12 @@ from mirage_nb.interp.run import run_outputs
 from mirage_nb.interp.undrawn import GOLDEN, scatter
 from mirage_nb.ir import COMPARISONS, AccumKind, ConstAttrs, DimAttrs, OpKind, PowAttrs, WhereAttrs
 from mirage_nb.ir.ops import Attrs
-from mirage_nb.verify.proof.axes import Part, leaves
+from mirage_nb.verify.proof.axes import Part, leaves, plain_parts
 from mirage_nb.verify.proof.functions import MAX_POWER, square_roots
 from mirage_nb.verify.proof.masked import Masked, logarithm, of_masked, raised, real
 from mirage_nb.verify.proof.picked import as_given
 from mirage_nb.verify.proof.shrunk import Sizes, shrunk
-from mirage_nb.verify.proof.terms import BINDERS, Digit, Kind, Term, Var, opened, spend
+from mirage_nb.verify.proof.terms import BINDERS, INSIDE, Digit, Kind, Term, Var, opened, spend
 from mirage_nb.verify.proof.translate import LARGEST_NUMERAL, Translation
 
 Residues = NDArray[np.int64]
@@ -67,8 +67,10 @@ def hold(translation: Translation) -> None:
             output = number if side == "left" else other
             shape = graph.output_types[output].shape
             layout = scope.dims[graph.outputs[output]]
-            goals = [(goal.index, getattr(goal, side)) for goal in translation.goals if goal.output == number]
-            if not np.array_equal(world.output(goals, shape, layout), np.broadcast_to(real(found[output]), shape)):
+            own = [goal for goal in translation.goals if goal.output == number]
+            goals = [(goal.index, getattr(goal, side), goal.inside) for goal in own]
+            there = algebra.finite(found[output]) if side == "right" else real(found[output])
+            if not np.array_equal(world.output(goals, shape, layout), np.broadcast_to(there, shape)):
                 which = "program" if side == "left" else "muGraph"
                 raise ProofError(f"the terms of output {number} are not what the {which} computes there")
 
@@ -104,6 +106,12 @@ class Algebra:
             for arg in args:
                 mixed = scatter((mixed ^ arg.astype(np.uint64)) * GOLDEN)
         return (mixed % np.uint64(PRIME)).astype(np.int64)
+
+    def finite(self, value: Held) -> Residues:
+        """A value that is not minus infinity."""
+        if not isinstance(value, Masked):
+            return value
+        return (value.shift + self.function("log", value.weight)) % PRIME
 
     def drawn(self, name: str, shape: tuple[int, ...]) -> Residues:
         """The elements of an input."""
@@ -332,20 +340,26 @@ class _World:
     def __post_init__(self) -> None:
         first = self.translation.scopes[0]
         self.layouts = {name: first.dims[place] for place, name in enumerate(self.arrays)}
+        tiles = {INSIDE + name: part for name, part in plain_parts(self.translation.scopes).items() if part.tiles}
+        extent, self.arrays = self.sizes.extent, dict(self.arrays)
+        for name, part in tiles.items():
+            self.layouts[name] = [part.tiles or ()]
+            self.arrays[name] = (np.arange(extent(part.tiles or ())) < extent([part])).astype(np.int64)
 
     def output(
         self,
-        goals: Iterable[tuple[tuple[tuple[Digit, ...], ...], Term]],
+        goals: Iterable[tuple[tuple[tuple[Digit, ...], ...], Term, Term]],
         shape: tuple[int, ...],
         layout: Sequence[Sequence[Part]],
     ) -> Residues:
-        """The array whose elements at their indices are these terms; -1 where there is none."""
+        """The array whose elements at their indices are these terms, where those are inside; -1 where there is none."""
         found = np.full(shape, -1, np.int64)
-        for index, term in goals:
+        for index, *terms in goals:
             own = tuple(_plain(digit for digits in index for digit in digits))
             places = [self._place(digits, own, parts) for digits, parts in zip(index, layout, strict=True)]
-            value = self._aligned(self._value(term), own)
-            found[tuple(np.broadcast_arrays(*places)) if places else ()] = value
+            values = (self._aligned(self._value(term), own) for term in terms)
+            value, inside, *at = np.broadcast_arrays(*values, *places)
+            found[tuple(place[inside != 0] for place in at)] = value[inside != 0] if at else value
         return found
 
     def _value(self, term: Term) -> Value:
@@ -404,6 +418,9 @@ class _World:
         axes = tuple(range(-len(inside), 0))
         if term.kind is Kind.MAX:
             return outside, np.asarray(values[0].max(axis=axes))
+        if term.kind is Kind.WITHIN:
+            x, within = np.broadcast_arrays(*values)
+            return outside, np.asarray(np.where(within != 0, x, 0).max(axis=axes))
         if term.kind is Kind.RESCALED:
             x, m = np.broadcast_arrays(*values)
             found = self.algebra.rescaled(x, m, axes)
@@ -418,9 +435,11 @@ class _World:
             raise ProofError(f"{len(digits)} indices where the dimension has {len(plain)} parts")
         for digit, leaf in zip(digits, plain, strict=True):
             extent = self.sizes.extent([leaf])
-            if leaf.sides is None and digit[0] != leaf.name:
+            if leaf.tiles is None and leaf.sides is None and digit[0] != leaf.name:
                 raise ProofError(f"an index over {digit[0]} where the dimension has {leaf.name}")
-            if leaf.sides is None:
+            if leaf.tiles is not None:  # what lies beyond the end is read nowhere
+                step = np.minimum(self._place(digit[1], own, leaf.tiles), extent - 1)
+            elif leaf.sides is None:
                 step = np.arange(extent).reshape([extent if var == digit else 1 for var in own])
             else:
                 side = leaf.sides["LR".index(digit[0])]

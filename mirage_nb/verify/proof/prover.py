@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from mirage_nb.errors import OptionError, ProofError
-from mirage_nb.ir import COMPARISONS, KernelGraph, OpKind
+from mirage_nb.ir import COMPARISONS, InIterAttrs, KernelGraph, OpKind
 from mirage_nb.ir.sizes import size_of
 from mirage_nb.typed import typed
 from mirage_nb.verify.fields.lax import all_ops
@@ -157,12 +157,13 @@ class _Tries:
 
     def wanted(self, attempt: _Attempt) -> bool:
         """Whether an attempt may find what those before it did not: elements where there are no terms for all sizes, or
-        these do not know numbers of elements."""
+        these do not know numbers of elements or how many lie beyond an end."""
         if attempt.extents:
             return self.these_sizes and self.sized
         if attempt.elements:
-            numbered = any(op.kind in BY_NUMBER for graph in (self.program, self.mugraph) for op in graph.ops)
-            return self.these_sizes and (numbered or not self.read) and size_of(self.program) is None
+            ops = [op for graph in (self.program, self.mugraph) for op in all_ops(graph)]
+            told = any(op.kind in BY_NUMBER or (isinstance(op.attrs, InIterAttrs) and op.attrs.tile) for op in ops)
+            return self.these_sizes and (told or not self.read) and size_of(self.program) is None
         return True
 
     def proof(self, pairing: tuple[int, ...], attempt: _Attempt) -> Proof | None:

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.axioms import has_property
-from mirage_nb.verify.proof.choices import bits, choice, known_step, of_bits, stepped, steps
+from mirage_nb.verify.proof.choices import bits, choice, ends, known_step, of_bits, stepped, steps
 from mirage_nb.verify.proof.circle import angles, circle
 from mirage_nb.verify.proof.compared import (
     floor_of_sum,
@@ -158,6 +158,8 @@ def steps_before(known: Known, term: Term) -> tuple[Step, ...]:
         return _several(_root(known, term))
     if term.kind is Kind.INV and _squared(term.args[0]):
         return _several(_inverse(known, term))
+    if term.kind is Kind.MUL and (found := ends(known, term)) is not None:
+        return _several(found)
     if term.kind is Kind.MUL and any(f.kind is Kind.INV and f.args[0].kind is Kind.ADD for f in term.args):
         return _several(_cancel(known, term))
     if term.kind is Kind.FN and len(term.args) == 1 and _times_sum(term.args[0]):
@@ -327,6 +329,11 @@ def _rescaled(known: Known, term: Term) -> Step | None:
     return step("rescaled_sum", V=indices, a=inside, m=top)
 
 
+def _within(known: Known, term: Term) -> Step | None:
+    indices, (inside, bit) = opened(term)
+    return step("within_nonnegative" if known.nonnegative(inside) else "within_max", V=indices, a=inside, b=bit)
+
+
 def _order(known: Known, term: Term) -> Step | None:
     """Indices over one part of an axis are listed by what they do."""
     indices, args = opened(term)
@@ -443,6 +450,7 @@ RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.MAX: (_order, _maximum),
     Kind.TOP: (*TOPS, larger, of_bits),
     Kind.RESCALED: (_rescaled,),
+    Kind.WITHIN: (_within,),
     Kind.FN: (
         _power, logarithm, angles, _definition, choice, known_step, step_of_largest, step_of_multiple, step_of_common,
         step_of_exponentials, floor_of_sum, _property,

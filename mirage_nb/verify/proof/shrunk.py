@@ -16,9 +16,12 @@ from mirage_nb.errors import ProofError
 from mirage_nb.ir import (
     ArangeAttrs,
     BlockGraph,
+    InIterAttrs,
     Input,
     KernelGraph,
     Op,
+    OpKind,
+    OutSaverAttrs,
     RepeatAttrs,
     ReshapeAttrs,
     TensorType,
@@ -40,15 +43,19 @@ MOST = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many values an index of each part takes, by the part's name."""
+    """How many values an index of each part takes, by the part's name. Of a covered part that has none, the last tile
+    lacks an element."""
 
     parts: Mapping[str, int]
 
     def extent(self, parts: Iterable[Part]) -> int:
         """The extent of a dimension."""
-        return math.prod(
-            self.parts[leaf.name] if leaf.sides is None else sum(map(self.extent, leaf.sides)) for leaf in leaves(parts)
-        )
+        return math.prod(map(self._extent, leaves(parts)))
+
+    def _extent(self, leaf: Part) -> int:
+        if leaf.tiles is not None and leaf.name not in self.parts:
+            return self.extent(leaf.tiles) - 1
+        return self.parts[leaf.name] if leaf.sides is None else sum(map(self.extent, leaf.sides))
 
     def shape(self, dims: Dims) -> Shape:
         return tuple(map(self.extent, dims))
@@ -64,6 +71,7 @@ def shrunk(translation: Translation) -> tuple[Sizes, tuple[KernelGraph, KernelGr
     sizes = Sizes({
         name: part.size if said_extent(name) else min(part.size, 2 + place % 2)
         for place, (name, part) in enumerate(parts.items())
+        if part.tiles is None
     })  # fmt: skip
     made = []
     for graph, scope in zip(graphs, translation.scopes, strict=True):
@@ -117,9 +125,14 @@ def _filled(made: G, graph: G, scope: Scope, sizes: Sizes) -> G:
 
 
 def _attrs(scope: Scope, number: int, op: Op, sizes: Sizes) -> Attrs | None:
-    if not isinstance(op.attrs, RepeatAttrs | ReshapeAttrs | ArangeAttrs):
+    if isinstance(op.attrs, OutSaverAttrs) and op.attrs.shape is not None:
+        savers = [place for place, other in enumerate(scope.graph.ops) if other.kind is OpKind.OUT_SAVER]
+        return replace(op.attrs, shape=sizes.shape(scope.saved[savers.index(number)]))
+    if not isinstance(op.attrs, RepeatAttrs | ReshapeAttrs | ArangeAttrs | InIterAttrs):
         return op.attrs
     result = sizes.shape(scope.dims[scope.defined.index((number, 0))])
+    if isinstance(op.attrs, InIterAttrs):
+        return replace(op.attrs, tile=result) if op.attrs.tile is not None else op.attrs
     if isinstance(op.attrs, ArangeAttrs):
         return replace(op.attrs, extent=result[0])
     if isinstance(op.attrs, ReshapeAttrs):

@@ -19,7 +19,21 @@ from types import MappingProxyType
 from mirage_nb.errors import FormatError, ProgramSizeError, ProofError
 from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.functions import CHOICE, formula_of, of_formula, unfolded
-from mirage_nb.verify.proof.terms import OPENED, Kind, Term, Var, add, mul, num, opened, renamed, replaced, sym
+from mirage_nb.verify.proof.terms import (
+    INSIDE,
+    OPENED,
+    Kind,
+    Term,
+    Var,
+    add,
+    given,
+    mul,
+    num,
+    opened,
+    renamed,
+    replaced,
+    sym,
+)
 
 Signs = frozenset[int]
 """A subset of {-1, 0, 1}."""
@@ -79,7 +93,11 @@ class Facts:
         if need is Need.NONZERO and term.kind is Kind.MUL:
             return all(self.holds(need, part) for part in term.args)
         nonzero = (fact for kind, fact in self.given() if kind is not Need.NONNEGATIVE)
-        return found - {0} <= wanted and any(vanishes(fact, term) for fact in nonzero)
+        if found - {0} <= wanted and any(vanishes(fact, term) for fact in nonzero):
+            return True
+        products = (part for part in term.args if term.kind is Kind.ADD and part.kind is Kind.MUL)
+        end = next((factor for part in products for factor in part.args if is_end(factor)), None)
+        return end is not None and all(self.holds(need, given(term, end, num(bit))) for bit in (0, 1))
 
     def known(self) -> Mapping[Term, Signs]:
         """The signs that remain possible for terms, by their canonical form.
@@ -195,6 +213,8 @@ class SignTable:
             case Kind.RESCALED:
                 return summed([self.signs(opened(term)[1][0])] * 2)
             case Kind.IN:
+                return frozenset({0, 1}) if is_end(term) else ANY
+            case Kind.WITHIN:
                 return ANY
         signs = [self.signs(arg) for arg in args]
         match term.kind:
@@ -312,7 +332,8 @@ MAX_BITS = 6
 
 
 def is_bit(term: Term) -> bool:
-    """Whether a term is 0 or 1 by its form: a sum of products of steps and choices, whichever of these are 0."""
+    """Whether a term is 0 or 1 by its form: a sum of products of steps, choices and what tells elements inside an axis
+    from others, whichever of these are 0."""
     parts = term.args if term.kind is Kind.ADD else (term,)
     products = [part.args if part.kind is Kind.MUL else (part,) for part in parts]
     atoms = {factor for product in products for factor in product if factor.kind is not Kind.NUM}
@@ -325,9 +346,14 @@ def is_bit(term: Term) -> bool:
     return True
 
 
+def is_end(term: Term) -> bool:
+    """Whether a term tells elements inside an axis from those beyond its end."""
+    return term.kind is Kind.IN and term.data[0].startswith(INSIDE)
+
+
 def _is_step(term: Term) -> bool:
     if term.kind is not Kind.FN:
-        return False
+        return is_end(term)
     if term.data.startswith("@") and len(term.args) == 1:
         return _is_bit_function(term.data)
     return (term.data == "step" and len(term.args) == 1) or (term.data == "Where" and term.args[1:] == (num(1),))

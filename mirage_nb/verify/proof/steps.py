@@ -237,7 +237,7 @@ def _terms(plain: object) -> list[Term]:
 
 
 MAX_DEPTH = 200
-ARITIES = {Kind.INV: 1, Kind.EXP: 1, Kind.SQRT: 1, Kind.SUM: 1, Kind.MAX: 1, Kind.RESCALED: 2}
+ARITIES = {Kind.INV: 1, Kind.EXP: 1, Kind.SQRT: 1, Kind.SUM: 1, Kind.MAX: 1, Kind.RESCALED: 2, Kind.WITHIN: 2}
 ARITIES |= {Kind.NUM: 0, Kind.SYM: 0, Kind.IN: 0}
 
 
@@ -255,7 +255,7 @@ def _term(kind: Kind, data: object, args: tuple[Term, ...]) -> Term:
             return entry(name(label), tuple(_digits(digits, 0) for digits in listed(index, "an index")))
         case Kind.FN:
             return fn(_text(data), *args)
-        case Kind.SUM | Kind.MAX | Kind.RESCALED:
+        case Kind.SUM | Kind.MAX | Kind.RESCALED | Kind.WITHIN:
             return bind(kind, _indices(data), *args)
     if data is not None:
         raise FormatError(f"{shown(data)} beside a term {kind.value}")
@@ -281,7 +281,7 @@ def _digits(plain: object, depth: int) -> tuple[Digit, ...]:
     for item in listed(plain, "digits"):
         label, rest = _pair(item, "a digit")
         if isinstance(rest, list):
-            if label not in ("L", "R"):
+            if label not in ("L", "R", "T"):
                 raise FormatError(f"{shown(label)} is not a side")
             found.append((label, _digits(rest, depth + 1)))
         else:

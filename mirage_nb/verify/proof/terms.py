@@ -38,7 +38,8 @@ from mirage_nb.errors import ProofError
 Var = tuple[str, int]
 """An index: the part of an axis that it runs over, and a number."""
 Digit = Any
-"""One place of an index list: a Var, or ("L" | "R", digits) on one side of a concatenated axis."""
+"""One place of an index list: a Var, ("L" | "R", digits) on one side of a concatenated axis, or ("T", digits) in the
+tiles that hang over the end of an axis."""
 
 MAX_CHILDREN = 4096
 MAX_NODES = 50_000
@@ -66,9 +67,10 @@ class Kind(enum.StrEnum):
     SUM = "Sum"
     MAX = "Max"
     RESCALED = "Rescaled"
+    WITHIN = "Within"
 
 
-BINDERS = frozenset({Kind.SUM, Kind.MAX, Kind.RESCALED})
+BINDERS = frozenset({Kind.SUM, Kind.MAX, Kind.RESCALED, Kind.WITHIN})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +164,7 @@ _NONE: Mapping[str, int] = MappingProxyType({})
 
 def _vars(digits: Iterable[Digit]) -> Iterator[Var]:
     for digit in digits:
-        if digit[0] in ("L", "R") and isinstance(digit[1], tuple):
+        if isinstance(digit[1], tuple):
             yield from _vars(digit[1])
         else:
             yield digit
@@ -211,6 +213,15 @@ def entry(name: str, index: tuple[tuple[Digit, ...], ...]) -> Term:
     """An element of an input."""
     spend(sum(1 + len(digits) for digits in index))
     return _node(Kind.IN, (name, index), ())
+
+
+INSIDE = "inside "
+"""What the name of an input begins with that tells elements of tiles inside an axis from those beyond its end."""
+
+
+def inside(tiles: str, digits: tuple[Digit, ...]) -> Term:
+    """1 where an element of tiles that hang over the end of an axis is one of it, else 0."""
+    return entry(INSIDE + tiles, (digits,))
 
 
 _ZERO, _ONE = Fraction(0), Fraction(1)
@@ -290,7 +301,8 @@ def fn(name: str, *args: Term) -> Term:
 
 
 def bind(kind: Kind, indices: tuple[Var, ...], *args: Term) -> Term:
-    """Sum or Max of a term over indices, or the rescaled sum of (x, m): Sum of x * exp(m - Max m).
+    """Sum or Max of a term over indices, the rescaled sum of (x, m): Sum of x * exp(m - Max m), or the largest x of
+    (x, b) where b is not 0; 0 if it is nowhere.
 
     Over no index: the term itself. The names of indices are lost; the order of those over one part of an axis is not.
     """
@@ -378,6 +390,17 @@ def replaced(term: Term, old: Term, new: Term, memo: dict[Term, Term] | None = N
             made = rebuilt(term, changed)
     memo[term] = made
     return made
+
+
+AWAY = -20_000_000_000
+
+
+def given(term: Term, old: Term, new: Term) -> Term:
+    """The term with `new` for `old`, but not for what a binder inside makes look like it: the free indices of `old` are
+    called otherwise meanwhile."""
+    names = {(sort, number): (sort, AWAY + number) for sort, number in old.free}
+    made = replaced(renamed(term, names), renamed(old, names), new)
+    return renamed(made, {there: here for here, there in names.items()})
 
 
 def show(term: Term) -> str:

@@ -41,13 +41,13 @@ from mirage_nb.ir import (
 from mirage_nb.ir.fields import write_attrs
 from mirage_nb.verify.defined import domain
 from mirage_nb.verify.defined.domain import Need
-from mirage_nb.verify.proof.axes import Parts, Scope, check_pair, leaves, scoped
+from mirage_nb.verify.proof.axes import Parts, Scope, check_pair, covered, drops, leaves, scoped
 from mirage_nb.verify.proof.functions import literal, of_formula, power
+from mirage_nb.verify.proof.indices import FRESH, ONE, Index, branches, factors, for_all, regrouped
 from mirage_nb.verify.proof.masked import TERMS, Masked, logarithm, of_masked, raised, real, with_weight
 from mirage_nb.verify.proof.signs import NO_FACTS, is_bit, vanishes
 from mirage_nb.verify.proof.terms import (
     NO_EXTENTS,
-    OPENED,
     Digit,
     Kind,
     Term,
@@ -57,22 +57,18 @@ from mirage_nb.verify.proof.terms import (
     entry,
     exp,
     fn,
+    inside,
     inv,
     mul,
     neg,
     num,
-    renamed,
     sqrt,
     sym,
     top,
 )
 
-Index = tuple[tuple[Digit, ...], ...]
-"""For every dimension its digits, one for each part, outermost first."""
-Branch = tuple[tuple[Var, ...], tuple[Digit, ...]]
 Value = Term | Masked[Term]
 
-FRESH = -1_000_000
 LARGEST_NUMERAL = 2
 MAX_GOALS = 256
 
@@ -84,7 +80,8 @@ Needs = tuple[tuple[Need, Term], ...]
 class Goal:
     """Two terms that are to be equal: the element of the program's output at an index, and the muGraph's.
 
-    `given`: what holds wherever the program's element has a value; `owed`: what has to hold so that the muGraph's has.
+    `given`: what holds wherever the program's element has a value; `owed`: what has to hold so that the muGraph's has;
+    `always`: what holds anyway, as that tiles have elements; `inside`: 1 where the index is one of the output.
     """
 
     left: Term
@@ -93,6 +90,8 @@ class Goal:
     index: Index = ()
     given: Needs = ()
     owed: Needs = ()
+    always: Needs = ()
+    inside: Term = ONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,34 +137,19 @@ def translate(
     for number, other in enumerate(outputs):
         value, match = program.outputs[number], mugraph.outputs[other]
         numbers = itertools.count(-1, -1)
-        choices = [_branches(parts, numbers.__next__) for parts in first.dims[value]]
+        choices = [branches(parts, numbers.__next__) for parts in first.dims[value]]
         if math.prod(map(len, choices)) > MAX_GOALS:
             raise ProofError(f"an output of more than {MAX_GOALS} parts that are concatenated")
         for choice in itertools.product(*choices):
-            index = tuple(digits for _, digits in choice)
+            index, within = tuple(branch.digits for branch in choice), mul(*(branch.inside for branch in choice))
+            reader.begin(within)
             left, given = reader.element(first, value, index)
-            right, owed = (left, given) if first is second and value == match else reader.element(second, match, index)
-            goals.append(Goal(left, right, number, index, given, owed))
+            right, owed = left, given
+            if first is not second or value != match:
+                right, owed = reader.element(second, match, index, finite=True)
+            goals.append(Goal(left, right, number, index, given, owed, tuple(reader.always), within))
     constants = {name: key for key, name in reader.constants.items()}
     return Translation((program, mugraph), outputs, literal, (first, second), tuple(goals), constants, reader.functions)
-
-
-def _branches(parts: Parts, number: Callable[[], int]) -> list[Branch]:
-    """All forms that an index over these parts has: more than one only over concatenated axes."""
-    found: list[Branch] = [((), ())]
-    for leaf in leaves(parts):
-        options: list[Branch]
-        if leaf.sides is None:
-            var = (leaf.name, number())
-            options = [((var,), (var,))]
-        else:
-            options = [
-                (indices, ((side, digits),))
-                for side, inner in zip("LR", leaf.sides, strict=True)
-                for indices, digits in _branches(inner, number)
-            ]
-        found = [(a + c, b + d) for a, b in found for c, d in options]
-    return found
 
 
 @dataclass(slots=True)
@@ -178,13 +162,25 @@ class Reader:
     constants: dict[object, str] = field(default_factory=dict)
     functions: dict[str, object] = field(default_factory=dict)
     guards: tuple[Term, ...] = ()
+    output: frozenset[Term] = frozenset()
+    always: dict[tuple[Need, Term], None] = field(default_factory=dict)
     used: int = 0
 
-    def element(self, scope: Scope, value: int, index: Index) -> tuple[Term, Needs]:
-        """The element of an output at an index, and what it needs so that it has a value."""
+    def begin(self, inside: Term) -> None:
+        """Elements are asked for at an index that is one of the output where this is 1: there it is."""
+        self.output = frozenset(factors(inside))
+        self.always.clear()
+
+    def element(self, scope: Scope, value: int, index: Index, *, finite: bool = False) -> tuple[Term, Needs]:
+        """The element of an output at an index, and what it needs so that it has a value, which is `finite`: that it is
+        not minus infinity, where it could be, then."""
         self.known.clear()
         self.needs.clear()
-        return real(self.at(scope, value, index, Env())), tuple(self.needs)
+        found = self.at(scope, value, index, Env())
+        if finite and isinstance(found, Masked):
+            self._require(Need.POSITIVE, found.weight)
+            found = add(found.shift, fn("log", found.weight))
+        return real(found), tuple(self.needs)
 
     def one(self, op: Op, values: list[Value]) -> tuple[Value, Needs]:
         """What an elementwise operator makes of values, and what that needs."""
@@ -208,15 +204,11 @@ class Reader:
             if need is Need.NONZERO and vanishes(guard, term):
                 return
             term = self._function(Op(OpKind.WHERE, (), WhereAttrs(Fraction(1))), guard, term)
-        if need is Need.NONZERO:
-            term = inv(term)
-        names: dict[Var, Var] = {}
-        following: dict[str, int] = {}
-        for var in sorted((var for var in term.free if var[1] < FRESH), key=lambda var: -var[1]):
-            sort = var[0]
-            number = following.get(sort, 1 + term.bound.get(sort, -1))
-            names[var], following[sort] = (sort, OPENED - number), number + 1
-        self.needs[need, renamed(term, names)] = None
+        self.needs[need, for_all(inv(term) if need is Need.NONZERO else term)] = None
+
+    def _known_inside(self, inside: Term) -> Term:
+        """What is 1 where an index is inside, but for those of the output, which are."""
+        return mul(*(end for end in factors(inside) if end not in self.output))
 
     def at(self, scope: Scope, value: int, index: Index, env: Env) -> Value:
         """The element of a value at an index."""
@@ -237,7 +229,7 @@ class Reader:
             return self._inside(scope.inner[number], op, result, index, env)
         match op.attrs:
             case InIterAttrs():
-                return self._tile(scope, op.attrs, index, env)
+                return self._tile(scope, op.attrs, value, index, env)
             case AccumAttrs():
                 return self._accumulated(scope, op, op.attrs, index, env)
         return self._plain(scope, op, value, index, env)
@@ -253,6 +245,8 @@ class Reader:
         tile = []
         for dim, digits in enumerate(index):
             at = 0
+            if drops(inner, saver, dim):
+                ((_, digits),) = digits
             for g, mapped in enumerate(saver.attrs.omap):
                 if mapped == dim:
                     end = at + len(leaves(inner.grid[g]))
@@ -260,17 +254,33 @@ class Reader:
             tile.append(digits[at:])
         return self.at(inner, saver.inputs[0], tuple(tile), Env(tuple(grid), None))
 
-    def _tile(self, scope: Scope, attrs: InIterAttrs, index: Index, env: Env) -> Value:
-        assert scope.outer is not None
-        found = []
-        for dim, digits in enumerate(index):
+    def _tile(self, scope: Scope, attrs: InIterAttrs, tile: int, index: Index, env: Env) -> Value:
+        assert scope.outer is not None and isinstance(scope.graph, BlockGraph)
+        operand, found, within = scope.feeds[attrs.arg], list[tuple[Digit, ...]](), ONE
+        for dim, (digits, hanging) in enumerate(zip(index, scope.graph.overhanging(attrs), strict=True)):
             outer = [digit for g, d in enumerate(attrs.imap) if d == dim for digit in env.grid[g]]
             if attrs.fmap == dim and scope.loop:
                 if env.loop is None:
                     raise ProofError("an input iterator is read outside of the loop that it belongs to")
                 outer += env.loop
-            found.append((*outer, *digits))
-        return self.at(scope.outer, scope.feeds[attrs.arg], tuple(found), Env())
+            if hanging:
+                axis = covered(scope.outer.dims[operand][dim]).name
+                within = mul(within, inside(axis, (*outer, *digits)))
+                self._has_element(axis, tuple(outer), scope.dims[tile][dim])
+            found.append((("T", (*outer, *digits)),) if hanging else (*outer, *digits))
+        within = self._known_inside(within)
+        with self._where(within):
+            value = self.at(scope.outer, operand, tuple(found), Env())
+        if isinstance(value, Masked):  # zeros lie beyond the end
+            return Masked(mul(within, value.shift), add(mul(within, value.weight), num(1), neg(within)))
+        return mul(within, value)
+
+    def _has_element(self, axis: str, outer: tuple[Digit, ...], tile: Parts) -> None:
+        """Each of the tiles that hang over the end of an axis has an element of it."""
+        for branch in branches(tile, self._fresh):
+            if branch.inside == ONE:
+                largest = bind(Kind.MAX, branch.indices, inside(axis, (*outer, *branch.digits)))
+                self.always[Need.NONZERO, for_all(largest)] = None
 
     def _accumulated(self, scope: Scope, op: Op, attrs: AccumAttrs, index: Index, env: Env) -> Value:
         if attrs.dim is not None:
@@ -290,27 +300,31 @@ class Reader:
     def _over(self, kind: Kind, parts: Parts, body: Callable[[tuple[Digit, ...], int], Value]) -> Value:
         """A sum or maximum over all values of an index; over a concatenated axis, that of both sides together. What is
         rescaled from minus infinity counts nothing, and is needed nowhere."""
-        branches: list[tuple[tuple[Var, ...], Value, Term]] = []
-        for indices, digits in _branches(parts, self._fresh):
-            found = body(digits, -1)
-            with self._where(found.weight if isinstance(found, Masked) else None):
-                branches.append((indices, found, real(body(digits, 0)) if kind is Kind.RESCALED else num(1)))
+        made: list[tuple[tuple[Var, ...], Value, Term, Term]] = []
+        for branch in branches(parts, self._fresh):
+            within = self._known_inside(branch.inside)
+            with self._where(within):
+                found = body(branch.digits, -1)
+                with self._where(found.weight if isinstance(found, Masked) else ONE):
+                    x = real(body(branch.digits, 0)) if kind is Kind.RESCALED else ONE
+            made.append((branch.indices, found, x, within))
         if kind is Kind.SUM:
-            return add(*(bind(kind, indices, real(found)) for indices, found, _ in branches))
-        if any(isinstance(found, Masked) for _, found, _ in branches):
-            largest = top(*(bind(Kind.MAX, indices, raised(found, TERMS)) for indices, found, _ in branches))
+            return add(*(bind(kind, indices, mul(within, real(found))) for indices, found, _, within in made))
+        if kind is Kind.MAX and not any(isinstance(found, Masked) for _, found, *_ in made):
+            return top(*(_largest(indices, real(found), within) for indices, found, _, within in made))
+        if any(isinstance(found, Masked) or within != ONE for _, found, _, within in made):
+            weights = [mul(within, raised(found, TERMS)) for _, found, _, within in made]
+            largest = top(*(bind(Kind.MAX, one[0], weight) for one, weight in zip(made, weights, strict=True)))
             if kind is Kind.MAX:
                 return logarithm(largest, TERMS)
             self._require(Need.NONZERO, largest)
-            return add(*(bind(Kind.SUM, indices, mul(x, raised(m, TERMS), inv(largest))) for indices, m, x in branches))
-        if kind is Kind.RESCALED and len(branches) == 1:
-            ((indices, found, x),) = branches
+            shares = (mul(x, weight, inv(largest)) for (_, _, x, _), weight in zip(made, weights, strict=True))
+            return add(*(bind(Kind.SUM, one[0], share) for one, share in zip(made, shares, strict=True)))
+        if len(made) == 1:
+            ((indices, found, x, _),) = made
             return bind(kind, indices, x, real(found))
-        largest = top(*(bind(Kind.MAX, indices, real(found)) for indices, found, _ in branches))
-        if kind is Kind.MAX:
-            return largest
-        shift = neg(largest)
-        return add(*(bind(Kind.SUM, indices, mul(x, exp(add(real(m), shift)))) for indices, m, x in branches))
+        shift = neg(top(*(bind(Kind.MAX, indices, real(found)) for indices, found, *_ in made)))
+        return add(*(bind(Kind.SUM, indices, mul(x, exp(add(real(m), shift)))) for indices, m, x, _ in made))
 
     def _fresh(self) -> int:
         self.used += 1
@@ -349,7 +363,7 @@ class Reader:
                 order = sorted(range(len(perm)), key=lambda i: perm[i])
                 return self.at(scope, op.inputs[0], tuple(index[i] for i in order), env)
             case _, ReshapeAttrs():
-                return self.at(scope, op.inputs[0], _regrouped(scope, op, index), env)
+                return self.at(scope, op.inputs[0], regrouped(index, scope.dims[op.inputs[0]]), env)
         if op.kind is OpKind.WHERE:
             return self._elementwise(op, self._choice(scope, op, index, env))
         return self._elementwise(op, [self._operand(scope, op, place, index, env) for place in range(len(op.inputs))])
@@ -361,10 +375,10 @@ class Reader:
             return [condition, self._operand(scope, op, 1, index, env)]
 
     @contextmanager
-    def _where(self, condition: Term | None) -> Iterator[None]:
+    def _where(self, condition: Term) -> Iterator[None]:
         """What is read inside is read where the condition is not 0."""
         before = self.guards
-        self.guards = before if condition is None else (*before, condition)
+        self.guards = before if condition == ONE else (*before, condition)
         try:
             yield
         finally:
@@ -457,15 +471,11 @@ class Reader:
         return self._over(kind, scope.dims[op.inputs[0]][dim], body)
 
 
-def _regrouped(scope: Scope, op: Op, index: Index) -> Index:
-    """The digits of all dimensions in a row, cut where the operand's dimensions end."""
-    digits = [digit for group in index for digit in group]
-    found = []
-    for parts in scope.dims[op.inputs[0]]:
-        count = len(leaves(parts))
-        found.append(tuple(digits[:count]))
-        del digits[:count]
-    return tuple(found)
+def _largest(indices: tuple[Var, ...], value: Term, within: Term) -> Term:
+    """The largest of what is inside."""
+    if within == ONE:
+        return bind(Kind.MAX, indices, value)
+    return bind(Kind.WITHIN, indices, value, within)
 
 
 def function_name(op: Op) -> str:
