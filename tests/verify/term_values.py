@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mirage_nb.ir import KernelGraph
 from mirage_nb.verify.proof.axes import Part, Scope, leaves, scoped
-from mirage_nb.verify.proof.terms import BINDERS, Digit, Kind, Term, Var, opened
+from mirage_nb.verify.proof.terms import BINDERS, INSIDE, Digit, Kind, Term, Var, opened
 from mirage_nb.verify.proof.translate import Goal
 
 Array = NDArray[np.float64]
@@ -132,7 +132,9 @@ class World:
     def _placed(self, digits: tuple[Digit, ...], indices: tuple[Var, ...], parts: Sequence[Part]) -> Any:
         position: Any = np.zeros((1,) * len(indices), int)
         for digit, leaf in zip(digits, leaves(parts), strict=True):
-            if leaf.sides is None:
+            if leaf.tiles is not None:  # the last element stands for those beyond the end
+                step = np.minimum(self._placed(digit[1], indices, leaf.tiles), leaf.size - 1)
+            elif leaf.sides is None:
                 step = np.arange(leaf.size).reshape([leaf.size if var == digit else 1 for var in indices])
             else:
                 left, right = leaf.sides
@@ -142,14 +144,25 @@ class World:
         return position
 
     def output(self, goals: Sequence[Goal], shape: tuple[int, ...]) -> Array:
-        """The array whose elements at their indices are the left sides of the goals."""
+        """The array whose elements at their indices are the left sides of the goals, where these are inside."""
         parts = self.layouts.get("", [None] * len(shape))
         found = np.full(shape, np.nan)
         for goal in goals:
             indices = tuple(sorted(_plain(goal.index), key=lambda var: -var[1]))
             places = [self.place(digits, indices, *of) for digits, *of in zip(goal.index, shape, parts, strict=True)]
-            found[tuple(np.broadcast_arrays(*places))] = self.value(goal.left, indices)
+            values = (self.value(term, indices) for term in (goal.left, goal.inside))
+            value, inside, *at = np.broadcast_arrays(*values, *places)
+            found[tuple(place[inside != 0] for place in at)] = value[inside != 0] if at else value
         return found
+
+    def with_ends(self, parts: Iterable[Part]) -> World:
+        """With arrays of what tells elements of tiles inside an axis from those beyond its end."""
+        names = {INSIDE + part.name: part for part in parts if part.tiles is not None}
+        tiles = {name: part.tiles or [] for name, part in names.items()}
+        covered = {name: math.prod(leaf.size for leaf in leaves(own)) for name, own in tiles.items()}
+        ends = {name: np.where(np.arange(covered[name]) < part.size, 1.0, 0.0) for name, part in names.items()}
+        layouts = {**self.layouts, **{name: [own] for name, own in tiles.items()}}
+        return replace(self, arrays={**self.arrays, **ends}, layouts=layouts)
 
     def _aligned(self, value: Value, indices: tuple[Var, ...]) -> Array:
         own, array = value
@@ -201,11 +214,10 @@ def part_extents(program: KernelGraph, mugraph: KernelGraph, outputs: tuple[int,
 
     def note(parts: list[Part]) -> None:
         for leaf in leaves(parts):
-            if leaf.sides is None:
+            if leaf.sides is leaf.tiles is None:
                 found[leaf.name] = leaf.size
-            else:
-                for side in leaf.sides:
-                    note(side)
+            for inner in (*(leaf.sides or ()), leaf.tiles or ()):
+                note(inner)
 
     waiting: list[Scope] = list(scoped(program, mugraph, outputs))
     while waiting:

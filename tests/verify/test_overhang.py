@@ -1,4 +1,4 @@
-"""Tiles that hang over the ends of tensors: right ones accepted, wrong ones refuted, none proved for all sizes."""
+"""Tiles that hang over the ends of tensors: right ones accepted and proved, wrong ones refuted."""
 
 from __future__ import annotations
 
@@ -122,17 +122,11 @@ def test_zeros_are_no_maxima_of_nothing(rows: int) -> None:
     assert verdict(program, MAXIMA.replace("ROWS", str(rows))) not in ACCEPTED
 
 
-def test_no_proof_for_all_sizes_speaks_of_an_end() -> None:
-    found = prove(parse(PRODUCT_TEXT).graph, parse_graph(PRODUCT.format(**MATMUL)))
-    assert isinstance(found, Unproved)
-    assert "overhang" in str(found)
-
-
 @pytest.mark.parametrize("columns", [6, 8])
-def test_a_proof_for_these_sizes_does(columns: int) -> None:
+def test_a_proof_for_all_sizes_speaks_of_ends(columns: int) -> None:
     pair = parse(PRODUCT_TEXT).graph, parse_graph(PRODUCT.format(**{**MATMUL, "columns": columns}))
-    found = prove(*pair, these_sizes=True)
-    assert isinstance(found, Proof) and "these sizes only" in str(found)
+    found = prove(*pair)
+    assert isinstance(found, Proof) and "for all sizes" in str(found)
     check(Proof.from_json(found.to_json()), *pair)
     wrong = parse_graph(PRODUCT.format(**{**MATMUL, "columns": columns, "product": "%2 = Matmul(%0, %1)"}).replace(
         "kind=sum", "kind=max"

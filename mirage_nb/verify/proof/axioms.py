@@ -243,6 +243,7 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             # Choices: Where(a, b) is b where a is not 0, else 0; step(a) is 1 where a is at least 0, else 0.
             axiom("choice", "g(a, b) == unfolded(g, a, b)"),
             axiom("choice_of_bit", "Where(a, 1) == a", Bit("a")),
+            axiom("bit_root", "sqrt(a) == a", Bit("a")),
             axiom("bit_square", "a * a * r == a * r", Bit("a")),
             axiom("bit_beside", "a * f * r == a * given(f, a, 1) * r", Bit("a")),
             axiom("by_cases", "f == a * given(f, a, 1) + (1 + -a) * given(f, a, 0)", Bit("a")),

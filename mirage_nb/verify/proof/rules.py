@@ -26,6 +26,7 @@ from mirage_nb.verify.proof.compared import (
     step_of_multiple,
 )
 from mirage_nb.verify.proof.exponentials import (
+    as_one,
     exponential,
     exponentials,
     inverse,
@@ -49,7 +50,7 @@ from mirage_nb.verify.proof.known import (
     without,
 )
 from mirage_nb.verify.proof.lattice import TOPS, least, opposed, squared
-from mirage_nb.verify.proof.signs import listed, vanishes
+from mirage_nb.verify.proof.signs import is_end, listed, vanishes
 from mirage_nb.verify.proof.steps import Binding, Step
 from mirage_nb.verify.proof.terms import Kind, Term, Var, add, fn, inv, mul, neg, num, opened, top
 
@@ -187,6 +188,8 @@ def _root(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
         shares = [mul(num(1 / scale), part) for part in inside.args]
         taken = taken_out(inside, num(scale), shares)
         return (*taken, step("sqrt_scale", a=add(*shares), c=num(scale)))
+    if is_end(inside):
+        return step("bit_root", a=inside)
     if inside.kind in (Kind.INV, Kind.EXP):
         return step("sqrt_inverse" if inside.kind is Kind.INV else "sqrt_exp", a=inside.args[0])
     if inside.kind is Kind.NUM:
@@ -334,6 +337,21 @@ def _within(known: Known, term: Term) -> Step | None:
     return step("within_nonnegative" if known.nonnegative(inside) else "within_max", V=indices, a=inside, b=bit)
 
 
+def _largest_exponential(known: Known, term: Term) -> tuple[Step, ...] | None:
+    """The logarithm of the largest exponential within an axis, of what is not negative."""
+    if term.data != "log" or term.args[0].kind is not Kind.MAX:
+        return None
+    indices, (body,) = opened(term.args[0])
+    powers = [part for part in factors(body) if part.kind is Kind.EXP]
+    bits = [part for part in factors(body) if is_end(part)]
+    large, bit = add(*(part.args[0] for part in powers)), mul(*bits)
+    if not bits or len(powers) + len(bits) < len(factors(body)) or not known.nonnegative(large):
+        return None
+    joined = as_one([part.args[0] for part in powers], bit)
+    within = step("within_max", True, V=indices, a=large, b=bit)
+    return (*joined, within, step("within_nonnegative", V=indices, a=large, b=bit))
+
+
 def _order(known: Known, term: Term) -> Step | None:
     """Indices over one part of an axis are listed by what they do."""
     indices, args = opened(term)
@@ -452,7 +470,7 @@ RULES: dict[Kind, tuple[Rule, ...]] = {
     Kind.RESCALED: (_rescaled,),
     Kind.WITHIN: (_within,),
     Kind.FN: (
-        _power, logarithm, angles, _definition, choice, known_step, step_of_largest, step_of_multiple, step_of_common,
-        step_of_exponentials, floor_of_sum, _property,
+        _power, logarithm, _largest_exponential, angles, _definition, choice, known_step, step_of_largest,
+        step_of_multiple, step_of_common, step_of_exponentials, floor_of_sum, _property,
     ),
 }  # fmt: skip
