@@ -305,10 +305,16 @@ class BlockWriter:
         placed = code & (LOOP | ITER) or axis != self.kernel.loop  # else sums over iterations: nothing lies behind
         if not code & TILE or not placed or not self._hangs(axis):
             return value
+        if lowered and not self._shifts():
+            return self._without(value, axis, step)
         if not (lowered and self._is_low(value, axis)):
             value = self._masked(value, axis, step)
         self.value[read] = self._lowered(value, axis, step) if lowered else value
         return self.value[read]
+
+    def _shifts(self) -> bool:
+        """Whether maxima may be what exponents are less by: those may be any numbers."""
+        return any(operator.kind is OpKind.EXP for operator, _ in self.prepared.program)
 
     def _is_low(self, value: int, axis: int) -> bool:
         """Whether a value is zero beyond the end of an axis, or minus infinity, which times zero is no number."""
@@ -324,6 +330,12 @@ class BlockWriter:
         layout = self.layouts[value]
         ones = self._fitted(self._number(1, axis, step, self.block.types[value].dtype), layout)
         return self._append(Op(OpKind.MUL, (value, ones)), layout)
+
+    def _without(self, value: int, axis: int, step: Step) -> int:
+        """The same, minus infinity beyond the end, as maxima are of nothing."""
+        layout = self.layouts[value]
+        ones = self._fitted(self._number(1, axis, step, self.block.types[value].dtype), layout)
+        return self._append(Op(OpKind.WHERE, (ones, value), WhereAttrs(infinite=-1)), layout)
 
     def _lowered(self, value: int, axis: int, step: Step) -> int:
         """The same, very low beyond the end."""

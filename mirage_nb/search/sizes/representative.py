@@ -195,6 +195,10 @@ class _Writer(BlockWriter):
             self.zeros[value] |= {axis}
         return value
 
+    def _without(self, value: int, axis: int, step: Step) -> int:
+        self.masked[value] += 1
+        return value
+
     def _lowered(self, value: int, axis: int, step: Step) -> int:
         self.masked[value] += 1
         self.zeros[value] -= {axis}
