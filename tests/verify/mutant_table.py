@@ -24,7 +24,7 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import load
 from mirage_nb.search import EFFORTS, configurations, prepare, tiny
-from mirage_nb.verify.trials import verify
+from mirage_nb.verify.trials import screen, verify
 from mirage_nb.verify.verdict import VerdictKind
 from tests.search.explored import explored
 from tests.strategies import arrays_for
@@ -67,13 +67,16 @@ def found(name: str, effort: str = "standard") -> list[Pair]:
 
 
 def row(name: str, count: int, effort: str = "standard", most: int | None = None) -> Row:
-    """Verify the muGraphs of a workload, all or `most` of them from first to last, and `count` mutants of them all if
-    there are as many."""
+    """Screen all muGraphs of a workload, as the search does, and verify them, all or `most` of them from first to last;
+    and `count` mutants of them all if there are as many."""
     made = Row(name)
     pairs = found(name, effort)
-    for program, graph in pairs[:: 1 if most is None else -(-len(pairs) // most)]:
+    verified = range(0, len(pairs), 1 if most is None else -(-len(pairs) // most))
+    for number, (program, graph) in enumerate(pairs):
         made.graphs += 1
-        verdict = verify(program, graph)
+        verdict = screen(program, graph, seed=1)
+        if number in verified and verdict.accepted:
+            verdict = verify(program, graph)
         if not verdict.accepted:
             made.rejected += 1
             made.wrong.append(f"{name}: rejected {graph.digest()[:8]}: {verdict}")
@@ -122,10 +125,11 @@ def _judge(made: Row, program: KernelGraph, description: str, mutant: KernelGrap
 
 
 def equal_in_reals(program: KernelGraph, mutant: KernelGraph) -> bool:
-    """Equal on normal, on positive and on negative inputs, up to rounding, outputs in order; undefined elements in the
-    same places."""
-    for sign in (0, 1, -1):
-        inputs = {n: sign * (np.abs(a) + 0.5) if sign else a for n, a in arrays_for(program, 11).items()}
+    """Equal on normal, on positive and on negative inputs, and on small whole numbers, of which sums are often 0, up to
+    rounding, outputs in order; undefined elements in the same places."""
+    drawn = arrays_for(program, 11)
+    points = [drawn, *({n: sign * (np.abs(a) + 0.5) for n, a in drawn.items()} for sign in (1, -1))]
+    for inputs in (*points, *({n: np.round(2 * a) for n, a in arrays_for(program, seed).items()} for seed in range(4))):
         for left, right in zip(evaluate(program, inputs), evaluate(mutant, inputs), strict=True):
             if not np.allclose(left, right, rtol=1e-8, atol=1e-12, equal_nan=True):
                 return False
