@@ -51,6 +51,7 @@ from tests.verify.mutants import is_legal, mutants
 from tests.verify.term_values import World, part_extents
 
 SECONDS = 1.0
+SLOW_STRUCTURES = 60
 OTHER_SIZES = {
     "rmsnorm": {"m": 3, "k": 12, "n": 10, "grid": 5, "loop": 3},
     "rmsnorm_fig3": {"m": 2, "k": 6, "n": 9, "grid": 3, "loop": 3},
@@ -164,8 +165,9 @@ def test_what_the_search_finds(name: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("kernels", [1, 2])
 @pytest.mark.parametrize("name", programs.PROGRAMS)
-def test_everything_that_the_search_finds(name: str, kernels: int):
-    for prepared, structure in found_by_search(programs.PROGRAMS[name](), kernels, 8.0, 20):
+def test_more_of_what_the_search_finds(name: str, kernels: int):
+    found = list(found_by_search(programs.PROGRAMS[name](), kernels, 8.0, 20))
+    for prepared, structure in found[:: -(-len(found) // SLOW_STRUCTURES)]:
         program, mugraph = tiny(prepared, structure)
         assert verify(program, mugraph).kind is VerdictKind.FIELD
         proved(program, mugraph)

@@ -8,8 +8,8 @@ are put in. A partial sum over a grid axis leaves the block through a new leadin
 nothing. Parts that do not divide an axis have tiles of `tile_of`: the last ones hang over its end. Everything in a
 kernel that has the tile part of the axis is as long as these tiles make it, and what is saved whole is cut off. Sums
 and products along such an axis do not tell zeros beyond its end; where something else is there, what folds the axis
-is masked before, times one before the end and zero behind it, and lowered there before a maximum. The verifier says
-whether that was enough.
+is masked before, times one before the end and zero behind it; before a maximum it is minus infinity there, or only
+lowered where exponents are less by that. The verifier says whether that was enough.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ from mirage_nb.search.sizes.layouts import (
     multiplied,
     of_product,
     past_one,
+    permutation,
 )
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
 from mirage_nb.tile.rules import few
@@ -327,15 +328,16 @@ class BlockWriter:
         """A value of the type and stage of `step`, zero beyond the end of an axis."""
         if axis in self.zeros[value]:
             return value
-        layout = self.layouts[value]
-        ones = self._fitted(self._number(1, axis, step, self.block.types[value].dtype), layout)
-        return self._append(Op(OpKind.MUL, (value, ones)), layout)
+        return self._append(Op(OpKind.MUL, (value, self._ones(value, axis, step))), self.layouts[value])
+
+    def _ones(self, value: int, axis: int, step: Step) -> int:
+        """One before the end of an axis, zero behind it, beside a value."""
+        return self._fitted(self._number(1, axis, step, self.block.types[value].dtype), self.layouts[value])
 
     def _without(self, value: int, axis: int, step: Step) -> int:
         """The same, minus infinity beyond the end, as maxima are of nothing."""
-        layout = self.layouts[value]
-        ones = self._fitted(self._number(1, axis, step, self.block.types[value].dtype), layout)
-        return self._append(Op(OpKind.WHERE, (ones, value), WhereAttrs(infinite=-1)), layout)
+        op = Op(OpKind.WHERE, (self._ones(value, axis, step), value), WhereAttrs(infinite=-1))
+        return self._append(op, self.layouts[value])
 
     def _lowered(self, value: int, axis: int, step: Step) -> int:
         """The same, very low beyond the end."""
@@ -444,7 +446,7 @@ class BlockWriter:
         order, moved = ([a for a in axes if a is not None] for axes in (layout, wanted))
         one = past_one(order, moved, {axis: extents[axis] == 1 for axis in order})
         if moved != order and not one:  # of several dimensions of one element a reshape would not say which is which
-            perm = _permutation(layout, wanted)
+            perm = permutation(layout, wanted)
             value = self._append(Op(OpKind.TRANSPOSE, (value,), TransposeAttrs(perm)), tuple(layout[i] for i in perm))
             layout = self.layouts[value]
         if layout == wanted:
@@ -495,11 +497,3 @@ def _read_as(prepared: Prepared, axis: int) -> DType | None:
         if v in made
     ]
     return max(found, key=lambda dtype: dtype.size, default=None)
-
-
-def _permutation(layout: Layout, wanted: Layout) -> tuple[int, ...]:
-    """The order of the dimensions of `layout` that gives the axes of `wanted`."""
-    spare = [i for i, axis in enumerate(layout) if axis is None]
-    if len(layout) == len(wanted):
-        return tuple(spare.pop(0) if axis is None else layout.index(axis) for axis in wanted)
-    return (*spare, *(layout.index(axis) for axis in wanted if axis is not None))

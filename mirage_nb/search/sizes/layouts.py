@@ -138,3 +138,11 @@ def stored(type_: Type) -> tuple[int, ...]:
     """The axes of a result in device memory: what the blocks left of those that they split leads, see `concrete`."""
     axes = [axis for axis, code in enumerate(type_) if code & DATA]
     return tuple(sorted(axes, key=lambda axis: type_[axis] & DATA != GRID))
+
+
+def permutation(layout: Layout, wanted: Layout) -> tuple[int, ...]:
+    """The order of the dimensions of `layout` that gives the axes of `wanted`."""
+    spare = [i for i, axis in enumerate(layout) if axis is None]
+    if len(layout) == len(wanted):
+        return tuple(spare.pop(0) if axis is None else layout.index(axis) for axis in wanted)
+    return (*spare, *(layout.index(axis) for axis in wanted if axis is not None))
