@@ -39,6 +39,7 @@ RIGHT = [
     ("softmax(Q @ K.T / sqrt(96))", "softmax((Q * 96 ** -0.25) @ (K * 96 ** -0.25).T)"),
     ("softmax(Q @ K.T / sqrt(96))", "softmax(Q @ (K / 4).T / sqrt(6))"),
     ("X * 6 ** 0.125 * exp(Y) * 6 ** 0.375", "X * exp(Y) * sqrt(6)"),
+    ("sqrt(maximum(X * X * exp(Y), 1e-12))", "maximum(sqrt(X * X) * exp(Y / 2), 1e-6)"),
 ]
 WRONG = [
     ("X / sqrt(mean(X * X, axis=1, keepdims=True))", "X * sqrt(5) / norm(X, axis=1, keepdims=True)"),
@@ -46,6 +47,7 @@ WRONG = [
     ("sqrt(8 * exp(X))", "2 * sqrt(3 * exp(X))"),
     ("softmax(Q @ K.T / sqrt(96))", "softmax((Q * 96 ** -0.25) @ (K * 96 ** -0.5).T)"),
     ("X * 6 ** 0.25 + Y", "X * 6 ** 0.125 + Y"),
+    ("sqrt(maximum(X * X * exp(Y), 1e-12))", "maximum(sqrt(X * X) * exp(Y / 2), 1e-12)"),
     ("X * 6 ** 0.25 + Y", "X * 6 ** -0.25 + Y"),
 ]
 

@@ -213,7 +213,7 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
             axiom("logistic_beside", "exp(-a) * inv(1 + exp(a)) * r == exp(-a) * r + -inv(1 + exp(a)) * r"),
             axiom("log_sqrt", "log(sqrt(a)) == inv(2) * log(a)"),
             axiom("log_exps", "log(exp(a) + exp(b)) == b + log(exp(a + -b) + 1)"),
-            axiom("log_largest", "log(1 + exp(a + -2 * max(a, 0))) == log(1 + exp(a)) + -max(a, 0)"),
+            axiom("log_largest", "log(1 + exp(c * a + -2 * c * max(a, 0))) == log(1 + exp(c * a)) + -c * max(a, 0)"),
             axiom("log_turned", "log(1 + exp(a)) == a + log(1 + exp(-a))"),
             axiom("sqrt_scale", "sqrt(c * a) == sqrt(c) * sqrt(a)", *_nonnegative("c")),
             axiom("sqrt_exp", "sqrt(exp(a)) == exp(inv(2) * a)"),

@@ -63,6 +63,14 @@ def _besideas_one(term: Term) -> tuple[Term, ...]:
     return ()
 
 
+def _less_one(term: Term) -> tuple[Term, ...]:
+    """The exponents of exp(x) in 1 - 1 / (1 + exp(x))."""
+    if term.kind is Kind.ADD and len(term.args) == 2 and ONE in term.args:
+        number, rest = split(*without(term.args, term.args.index(ONE)))
+        return _besideas_one(rest.args[0]) if number == num(-1) and rest.kind is Kind.INV else ()
+    return ()
+
+
 def _two(term: Term) -> tuple[tuple[Term, tuple[Term, ...]], ...]:
     """The numeral and the exponents of each of two exponentials that are added."""
     if term.kind is not Kind.ADD or len(term.args) != 2:
@@ -122,15 +130,19 @@ def _of_sum(known: Known, inside: Term) -> tuple[Step, ...] | None:
     rest = [mul(*without(one, one.index(common))) for one in every] if common is not None else []
     if common is not None and known.holds(Need.POSITIVE, add(*rest)):
         return (*taken_out(inside, common, rest), step("log_product", a=common, b=add(*rest)))
-    both, found = _two(inside), _besideas_one(inside)
+    both, found, less = _two(inside), _besideas_one(inside), _less_one(inside)
+    if less:  # 1 - 1 / (1 + exp(x)) is 1 / (1 + exp(-x))
+        back = neg(add(*less))
+        return (*as_one(less), step("logistic", True, a=back), step("log_inverse", a=add(ONE, exp(back))))
     if both and all(number == ONE for number, _ in both):
         (_, left), (_, right) = both
         return (*as_one(left), *as_one(right), step("log_exps", a=add(*left), b=add(*right)))
     for place, part in enumerate(found):
-        others = without(found, place)
-        large = add(*others)
-        if others and part == mul(num(-2), top(large, ZERO)):
-            return (*as_one((*others, part)), step("log_largest", a=large))
+        others, (scale, largest) = without(found, place), split(part)
+        large = next((x for x in largest.args if x != ZERO), ZERO)
+        c = num(scale.data / -2)
+        if largest == top(large, ZERO) and c.data > 0 and others and add(*others) == mul(c, large):
+            return (*as_one((*others, part)), step("log_largest", a=large, c=c))
     if found and leading(add(*found)) > 0:
         return (*as_one(found), step("log_turned", a=add(*found)))
     return None

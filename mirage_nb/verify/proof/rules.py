@@ -190,6 +190,8 @@ def _root(known: Known, term: Term) -> Step | tuple[Step, ...] | None:
         return (*taken, step("sqrt_scale", a=add(*shares), c=num(scale)))
     if is_end(inside):
         return step("bit_root", a=inside)
+    if inside.kind is Kind.TOP:
+        return step("sqrt_largest", a=inside.args[0], b=top(*inside.args[1:]))
     if inside.kind in (Kind.INV, Kind.EXP):
         return step("sqrt_inverse" if inside.kind is Kind.INV else "sqrt_exp", a=inside.args[0])
     if inside.kind is Kind.NUM:
