@@ -34,6 +34,7 @@ from mirage_nb.targets import TARGETS
 from mirage_nb.tile.rules import few
 from mirage_nb.verify.proof import decided
 from mirage_nb.verify.trials import screen, verify
+from mirage_nb.verify.verdict import VerdictKind
 from tests.search.explored import explored
 from tests.shares import some
 
@@ -269,3 +270,16 @@ def test_tiles_hang_beside_numbers_of_places() -> None:
     bodies = [op.body for op in best.graph.ops if isinstance(op.body, BlockGraph) and op.body.has_loop]
     streamed = [(b, op.attrs) for b in bodies for op in b.ops if getattr(op.attrs, "fmap", None) is not None]
     assert best.kernels == 1 and any(isinstance(a, InIterAttrs) and any(b.overhanging(a)) for b, a in streamed)
+
+
+def test_columns_of_a_product_are_folded_tile_by_tile() -> None:
+    """A tile of columns in each block, whose largest and sum another kernel joins: no field trials, but a proof."""
+    prepared = prepare(parse("X: bf16[256, 128]\nW: bf16[1009, 128]\nreturn logsumexp(X @ W.T, 1)").graph)
+    depth, columns = (next(i for i, axis in enumerate(prepared.axes) if axis.extent == n) for n in (128, 1009))
+    standard = EFFORTS["standard"]
+    configuration = next(c for c in configurations(prepared, standard) if (c.grid, c.loop) == ((columns,), depth))
+    found = explored(prepared, configuration, standard).structures[:4]
+    over = frozenset({columns})
+    pairs = [(structure, tiny(prepared, structure, over)) for structure in found]
+    proved = [s for s, pair in pairs if decided(screen(*pair, seed=1), *pair).kind is VerdictKind.PROVED]
+    assert any(i.overhanging == over for s in proved for i in instances(s, prepared, H200, 2, over))
