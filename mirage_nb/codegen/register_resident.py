@@ -15,7 +15,7 @@ from mirage_nb.codegen.maps import each, store_vector
 from mirage_nb.codegen.reader import Reader, counted, loaded
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, BlockGraph, OpKind
-from mirage_nb.optimize.access import Scope, operand_leaf, part_leaf, spread_leaf
+from mirage_nb.optimize.access import Leaf, Scope, around, operand_leaf, part_leaf
 from mirage_nb.tile import resident
 from mirage_nb.tile.index import Index, Multi, named
 from mirage_nb.tile.placing import parts
@@ -26,12 +26,14 @@ from mirage_nb.tile.sketch import FOLDS
 
 
 class ResidentText:
-    """Writes the body of one kernel. asked: conditions that hold where it is at."""
+    """Writes the body of one kernel. asked: conditions that hold where it is at; aligned: the vectors that were read
+    there for operands that lie around such, and their names."""
 
     def __init__(self, out: Writer, scope: Scope, program: ResidentProgram) -> None:
         self.out, self.scope, self.program = out, scope, program
         self.layout, self.forms = program.layout, program.forms
         self.asked: tuple[str, ...] = ()
+        self.aligned: dict[str, str] = {}
         self.wide = {s.value: s.width for s in flat(program.code) if isinstance(s, resident.Load)}
 
     def emit(self) -> None:
@@ -58,11 +60,11 @@ class ResidentText:
                 case resident.Depend():
                     self.out.line("grid_dependency_wait();")
                 case resident.Each(body, asked):
-                    self.asked = asked
+                    self.asked, self.aligned = asked, {}
                     with each(self.out, self.scope, Vectors(self.layout.kept, self.layout.width)):
                         with self.out.block(f"if ({' && '.join(asked)})") if asked else nullcontext():
                             self._body(body)
-                    self.asked = ()
+                    self.asked, self.aligned = (), {}
                 case resident.Task(body=body):
                     self.out.line(f"// {comment(self.scope.block, statement)}")
                     self._body(body)
@@ -108,14 +110,12 @@ class ResidentText:
                 case resident.Access.COUNTED:
                     with out.unrolled("v", width) as v:
                         out.line(f"{target}[{v}] = {counted(source.element, source.each_inside)};")
-                case resident.Access.RUN:
-                    spread = spread_leaf(self.scope, attrs, at, dim, width)
-                    assert spread is not None
-                    with out.block():
-                        apart = width * spread.step
-                        out.line(f"const Vec<{element}, {apart}> run = {loaded(apart, spread.leaf)};")
-                        with out.unrolled("v", width) as v:
-                            out.line(f"{target}[{v}] = run[{v} * {spread.step} + {spread.first}];")
+                case resident.Access.AROUND:
+                    lies = around(self.scope, attrs, at, dim, width)
+                    assert lies is not None
+                    known = self.aligned if layout.count(form) == run else {}  # names last as long as a loop's body
+                    read = [self._aligned(known, element, lies.width, leaf) for leaf in lies.vectors]
+                    out.line(f"{target} = {{{', '.join(f'{read[n]}[{place}]' for n, place in lies.places)}}};")
                 case resident.Access.EACH:
                     with out.unrolled("v", width) as v:
                         found = f"{source.pointer}[{source.element}]"
@@ -124,6 +124,14 @@ class ResidentText:
                         out.line(f"{target}[{v}] = {found};")
                 case access:
                     out.line(f"{target} = {loaded(width, source, access.value)};")
+
+    def _aligned(self, known: dict[str, str], element: str, width: int, leaf: Leaf) -> str:
+        """The name of an aligned vector, which is read where it is first asked for."""
+        vector = loaded(width, leaf.without(self.asked))
+        if vector not in known:
+            known[vector] = f"a{len(known)}"
+            self.out.line(f"const Vec<{element}, {width}> {known[vector]} = {vector};")
+        return known[vector]
 
     def _reader(self, at: Multi, width: int) -> Reader:
         """A reader for which operands and reductions are registers, at this place along the reduced axes."""

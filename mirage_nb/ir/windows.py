@@ -93,22 +93,60 @@ def views(graph: KernelGraph) -> dict[int, Window]:
     return _all(graph, sized(graph))
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What an operand is of the tensor that it and others are windows of. part: of its bytes, those that it has for
+    itself; beside: along each dimension, how many more places than any of them they reach together."""
+
+    part: float = 1.0
+    beside: tuple[int, ...] = ()
+
+    def coalesced(self, shape: Sequence[int], made: Sequence[int]) -> Share:
+        """The same where dimensions of the operand are one dimension each of another shape."""
+        found, pairs = list[int](), iter(zip(self.beside, shape, strict=False))
+        for extent in made if self.beside else ():
+            joined, places = 1, 0
+            while joined < extent and (pair := next(pairs, None)) is not None:
+                joined, places = joined * pair[1], places * pair[1] + pair[0]
+            found.append(places)
+        return replace(self, beside=tuple(found))
+
+
+WHOLE = Share()
+
+
 def shares(
     graph: KernelGraph, operands: Sequence[int], seen: Mapping[int, Window], roots: Sequence[int]
-) -> tuple[float, ...]:
+) -> tuple[Share, ...]:
     """Of the bytes of each operand, those that it has for itself: all of them, unless it is one of several windows of a
     tensor which have more elements together than that, or has zeros beside what it is a window of. roots: of every
     value, what it is another shape of."""
     types = graph.types
-    bases = [(roots[seen[v].base], seen[v].elements) if v in seen else (roots[v], types[v].elements) for v in operands]
-    read = [seen[v].read(types[v].shape) if v in seen else types[v].elements for v in operands]
+    whole = (Window(v, types[v].elements, 0, row_major(t := types[v].shape), (None,) * len(t)) for v in operands)
+    looks = [seen.get(v, own) for v, own in zip(operands, whole, strict=True)]
+    bases, read = [roots[w.base] for w in looks], [w.read(types[v].shape) for v, w in zip(operands, looks, strict=True)]
     together: dict[int, dict[int, int]] = {}
-    for value, (base, _), count in zip(operands, bases, read, strict=True):
+    for value, base, count in zip(operands, bases, read, strict=True):
         together.setdefault(base, {})[roots[value]] = count
-    return tuple(
-        min(1.0, elements / sum(together[base].values())) * count / types[value].elements
-        for value, (base, elements), count in zip(operands, bases, read, strict=True)
-    )
+    found = list[Share]()
+    for value, base, count, look in zip(operands, bases, read, looks, strict=True):
+        own = min(1.0, look.elements / sum(together[base].values()))
+        alike = [w for w, other in zip(looks, bases, strict=True) if other == base and w.strides == look.strides]
+        beside = _reach(look.strides, [w.offset for w in alike]) if own < 1.0 else ()
+        found.append(Share(own * count / types[value].elements, beside))
+    return tuple(found)
+
+
+def _reach(strides: Sequence[int], offsets: Sequence[int]) -> tuple[int, ...]:
+    """Places along each dimension between the first and the last of windows with these offsets."""
+    left = [offset - offsets[0] for offset in offsets]
+    found = [0 for _ in strides]
+    for dim in sorted(range(len(strides)), key=lambda d: -abs(strides[d])):
+        if stride := strides[dim]:
+            places = [round(offset / stride) for offset in left]
+            left = [offset - place * stride for offset, place in zip(left, places, strict=True)]
+            found[dim] = max(places) - min(places)
+    return tuple(found)
 
 
 def launched(graph: KernelGraph) -> int:

@@ -7,7 +7,8 @@ reached without a condition.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -20,8 +21,12 @@ from mirage_nb.optimize.reach import Reach, Reaches
 from mirage_nb.tile.index import Index, Multi, linear, named, reshaped_dim, unravel
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.placing import Part
+from mirage_nb.tile.register_resident import VECTOR_BYTES
 from mirage_nb.tile.resident import within
 from mirage_nb.tile.shared import Buffer, SharedLayout
+
+MOST_STEP = 4
+"""Places from one element to the next, of those that are taken from aligned vectors."""
 
 
 @dataclass(slots=True)
@@ -276,28 +281,69 @@ def part_leaf(
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Elements that are `step` apart: the run that they lie in, and the place of the first of them there."""
+class Around:
+    """Elements that lie a constant number of places behind aligned vectors, side by side or a few places apart: such
+    vectors, `width` elements each, and for each element its vector and its place there."""
 
-    leaf: Leaf
-    step: int
-    first: int
+    vectors: tuple[Leaf, ...]
+    width: int
+    places: tuple[tuple[int, int], ...]
 
 
-def spread_leaf(scope: Scope, attrs: InIterAttrs, index: Multi, dim: int | None, width: int) -> Spread | None:
-    """The aligned run around `width` elements of a window that takes every second or fourth; None of others."""
+def around(scope: Scope, attrs: InIterAttrs, index: Multi, dim: int | None, width: int) -> Around | None:
+    """The aligned vectors in which `width` elements of a window lie, the first at `index` of the tile; None where there
+    are none, or a part of one would lie beyond the tensor, or hold elements that are read as zeros beside others."""
     block, window = scope.block, scope.windows.get(attrs.arg)
-    step = window.strides[dim] if window is not None and dim is not None else 1
-    bounded = any(block.overhanging(attrs)) or attrs.arg in scope.reaches.operands
-    if window is None or step not in (2, 4) or bounded or any(places is not None for places in window.inside):
+    if window is None or dim is None or attrs.arg in scope.reaches.operands:
         return None
-    offset = Index(const=window.offset)
-    for first, part, stride in zip(device_start(block, attrs, Index()), index, window.strides, strict=True):
-        offset = offset + (first + part) * stride
-    begin = Index(offset.terms, offset.const // step * step)
-    if not begin.multiple_of(step * width) or begin.limit + step * width > window.elements:
+    shape, step, inside = block.args[attrs.arg].shape, window.strides[dim], window.inside[dim]
+    at = tuple(first + part for first, part in zip(device_start(block, attrs, Index()), index, strict=True))
+    leaf = strided(f"x{_first_of(scope, attrs.arg)}", at, window.strides, dim, width, window.offset)
+    elsewhere = replace(window, inside=tuple(None if d == dim else p for d, p in enumerate(window.inside)))
+    leaf = masked(leaf, at, shape, block.overhanging(attrs), dim, width, window=elsewhere)
+    offset = sum((part * stride for part, stride in zip(at, window.strides, strict=True)), Index(const=window.offset))
+    unit = math.gcd(VECTOR_BYTES // block.args[attrs.arg].dtype.size, *(factor for _, _, factor in offset.terms))
+    aligned = unit > 1 and at[dim].multiple_of(width) and leaf.each_inside == leaf.inside
+    if not aligned or not 0 < abs(step) <= MOST_STEP:
         return None
-    return Spread(Leaf(f"x{attrs.arg}", begin.bare, begin.bare, True, True), step, offset.const % step)
+    shift, held = offset.const % unit, inside if inside is not None else range(shape[dim])
+    most = min(at[dim].limit, shape[dim] - width) // width * width
+    places = [divmod(shift + step * v, unit) for v in range(width)]
+    vectors: dict[int, Leaf] = {}
+    for number in dict.fromkeys(number for number, _ in places):
+        own = [v for v, (other, _) in enumerate(places) if other == number]
+        if any(0 < end < shape[dim] and end % width in own[1:] for end in (held.start, held.stop)):
+            return None  # the first of these elements does not say where the others are
+        place, begin = at[dim] + own[0], offset + (number * unit - shift)
+        low, high = -((own[0] - held.start) // width) * width, (held.stop - 1 - own[0]) // width * width
+        asked = [f"{held.start} <= {place.bare}"] if low > 0 else []
+        asked += [f"{place.bare} < {held.stop}"] if high < most else []
+        reached = _reached(window, at, shape, {dim: (max(low, 0), min(high, most))})
+        if reached is not None and (reached[0] + begin.const < 0 or reached[1] + begin.const + unit > window.elements):
+            return None
+        asked = [*leaf.inside, *asked]
+        vectors[number] = Leaf(leaf.pointer, begin.bare, begin.bare, True, True, inside=Conditions(asked))
+    order = [*vectors]
+    return Around((*vectors.values(),), unit, tuple((order.index(number), place) for number, place in places))
+
+
+def _reached(
+    window: Window, at: Multi, shape: Shape, known: Mapping[int, tuple[int, int]]
+) -> tuple[int, int] | None:
+    """How far behind its beginning the first and the last element of a window lie that are read at `at`, of these
+    places along some dimensions; None if there are none."""
+    inside = (range(n) if places is None else places for n, places in zip(shape, window.inside, strict=True))
+    ends = [known.get(d, (p.start, min(at[d].limit, p.stop - 1))) for d, p in enumerate(inside)]
+    if any(first > last for first, last in ends):
+        return None
+    pairs = [sorted((first * n, last * n)) for (first, last), n in zip(ends, window.strides, strict=True)]
+    return sum(low for low, _ in pairs), sum(high for _, high in pairs)
+
+
+def _first_of(scope: Scope, arg: int) -> int:
+    """The first operand that is a window of the same tensor."""
+    base = scope.windows[arg].base
+    return min(other for other, window in scope.windows.items() if window.base == base)
 
 
 def grid_part(block: BlockGraph, split: tuple[int | None, ...], dim: int) -> Index:

@@ -8,16 +8,17 @@ scratch.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from mirage_nb.ir import AccumKind, InIterAttrs, OpKind, RunningAttrs, TensorType
-from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf, spread_leaf
+from mirage_nb.optimize.access import Leaf, Scope, around, operand_leaf, part_leaf
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.register_resident import Resident
 from mirage_nb.tile import resident
 from mirage_nb.tile.boxes import read_once
-from mirage_nb.tile.index import Index
+from mirage_nb.tile.index import Index, Multi
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.placing import alternate, parts
 from mirage_nb.tile.program import LANES, flat
@@ -114,28 +115,56 @@ class _Planner:
 
     def _loads(self, values: Iterable[int]) -> Iterator[resident.Statement]:
         for value in values:
-            form = self.forms[value]
-            width = max(self.layout.vector(form), self.layout.run(form))
-            yield resident.Load(value, width, self._access(value, width))
+            yield resident.Load(value, self._width(value), self._access(value))
 
-    def _access(self, value: int, width: int) -> resident.Access:
+    def _access(self, value: int) -> resident.Access:
         """As it lies. Vectors past L1, and first to go from L2, where nobody reads them again and there is little of
         it, or little is written beside it."""
-        attrs, form, shape = self.inputs[value], self.forms[value], self.scope.shape(value)
+        attrs, width = self.inputs[value], self._width(value)
         if self.scope.plan.places[value] is Place.COUNTED:
             return resident.Access.COUNTED
-        if width > 1:
-            run = width // self.layout.vector(form)
-            at = within(self.layout.held(form, anyway=True, run=run)[1], form, shape)
-            if spread_leaf(self.scope, attrs, at, deepest(shape), width) is not None:
-                return resident.Access.RUN
-            if not operand_leaf(self.scope, attrs, at, Index(), deepest(shape), width).whole:
-                return resident.Access.EACH
+        if width > 1 and self._pays_around(value):
+            return resident.Access.AROUND
+        if width > 1 and not self._whole(value):
+            return resident.Access.EACH
         reduced = bool(self.layout.dims)
         if self._is_once(attrs) and (self._once_bytes <= ONCE_BYTES or (reduced and self._gathers)):
             return resident.Access.ONCE
         ordered = self.resident.together and not self.resident.behind  # else compilers find room for what is behind
         return resident.Access.NOW if ordered and reduced else resident.Access.LOAD
+
+    def _width(self, value: int) -> int:
+        """Elements that are loaded at once."""
+        return max(self.layout.vector(self.forms[value]), self.layout.run(self.forms[value]))
+
+    def _place(self, value: int) -> Multi:
+        """Where the first of them lies in its tile."""
+        form = self.forms[value]
+        run = self._width(value) // self.layout.vector(form)
+        return within(self.layout.held(form, anyway=True, run=run)[1], form, self.scope.shape(value))
+
+    def _whole(self, value: int) -> bool:
+        """Whether they are a vector where they lie."""
+        dim, width = deepest(self.scope.shape(value)), self._width(value)
+        return operand_leaf(self.scope, self.inputs[value], self._place(value), Index(), dim, width).whole
+
+    def _pays_around(self, value: int) -> bool:
+        """Whether aligned vectors around those of a window are fewer than their elements, or read for others, too."""
+        window = self.scope.windows.get(self.inputs[value].arg)
+        if window is None or all(self._wholes[window.base]):
+            return False
+        dim, width = deepest(self.scope.shape(value)), self._width(value)
+        found = around(self.scope, self.inputs[value], self._place(value), dim, width)
+        return found is not None and (len(found.vectors) < width or len(self._wholes[window.base]) > 1)
+
+    @cached_property
+    def _wholes(self) -> dict[int, list[bool]]:
+        """Of tensors, whether the vectors of each of their windows are such where they lie."""
+        found = defaultdict[int, list[bool]](list)
+        for value, attrs in self.inputs.items():
+            if attrs.arg in self.scope.windows and self._width(value) > 1:
+                found[self.scope.windows[attrs.arg].base].append(self._whole(value))
+        return found
 
     def _is_once(self, attrs: InIterAttrs) -> bool:
         return read_once(self.block, attrs) and attrs.arg not in self.overlap.again

@@ -18,6 +18,7 @@ from itertools import count, islice, zip_longest
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import ConstAttrs, KernelGraph, Op, OpKind, PowAttrs
+from mirage_nb.ir.windows import WHOLE, Share
 from mirage_nb.search.dims import Conflict, Copy, Dims, folded_dim
 from mirage_nb.search.dims import Layout as Groups
 from mirage_nb.search.said import Said
@@ -72,14 +73,14 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input of the program under one alias: the axes of every dimension, outermost first. share: of its bytes, those
-    that it has for itself, where several inputs are parts of one tensor; boxed: of a part, whether the copy engine
+    """An input of the program under one alias: the axes of every dimension, outermost first. share: what it is of a
+    tensor of which several inputs are parts, by the dimensions of its view; boxed: of a part, whether the copy engine
     brings boxes of it."""
 
     name: str
     input: int
     dims: Groups
-    share: float = 1.0
+    share: Share = WHOLE
     boxed: bool | None = None
 
     @property
@@ -191,7 +192,7 @@ def prepare(
     seed: int = 0,
     otherwise: bool = True,
     apart: Collection[tuple[int, int]] = (),
-    shares: Sequence[float] = (),
+    shares: Sequence[Share] = (),
 ) -> Prepared:
     """The program over axes; without any where it cannot be said over axes, with the reason.
 
@@ -200,7 +201,7 @@ def prepare(
         seed: of the random field elements; equal seeds give equal searches.
         otherwise: the program may be said otherwise (`search.said`).
         apart: gaps of inputs whose elements do not lie one after the other there (`search.coalesced`).
-        shares: of the bytes of each input, those that it has for itself (`ir.windows`); default: all.
+        shares: of each input, what it is of a tensor of which several are parts (`ir.windows`); default: all.
 
     Raises:
         SearchError: the program returns nothing.
@@ -209,15 +210,24 @@ def prepare(
         raise SearchError("the program returns nothing", hint="name the outputs of the program")
     said = Said.of(graph, apart) if otherwise else Said(graph, graph)
     try:
-        prepared = over_axes(said.program, seed=seed)
+        prepared, given = over_axes(said.program, seed=seed), graph
         if said.parts is not None:
-            shares, boxed = said.parts.shares, said.parts.boxed
+            given, shares, boxed = said.parts.program, said.parts.shares, said.parts.boxed
             prepared = replace(prepared, tensors=tuple(replace(t, boxed=boxed[t.input]) for t in prepared.tensors))
         if shares:
-            prepared = replace(prepared, tensors=tuple(replace(t, share=shares[t.input]) for t in prepared.tensors))
+            pairs = [(g.type.shape, i.type.shape) for g, i in zip(given.inputs, said.program.inputs, strict=True)]
+            own = [share.coalesced(*pair) for share, pair in zip(shares, pairs, strict=True)]
+            tensors = tuple(replace(t, share=_by_axes(own[t.input], t.dims)) for t in prepared.tensors)
+            prepared = replace(prepared, tensors=tensors)
         return prepared if said.program is graph else replace(prepared, said=said)
     except SearchError as why:
         return Prepared(graph, seed, (), (), (), (), (), (), {}, refused=str(why))
+
+
+def _by_axes(share: Share, dims: Groups) -> Share:
+    """By the dimensions of a view: of those that are one dimension of the tensor, the last one has what lies beside."""
+    beside = (n for group, own in zip(dims, share.beside, strict=False) for n in (*(0 for _ in group[1:]), own))
+    return replace(share, beside=tuple(beside))
 
 
 def over_axes(graph: KernelGraph, *, seed: int = 0) -> Prepared:

@@ -8,14 +8,13 @@ the parts in which a value is read have no more elements than it has; any other 
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_nb.ir import Input, KernelGraph, Op, OpKind, ReshapeAttrs, SliceAttrs, TransposeAttrs
 from mirage_nb.ir.ops import OPS, DimAttrs, Shape, Trait
 from mirage_nb.ir.rewrite import Rewrite
-from mirage_nb.ir.windows import views
+from mirage_nb.ir.windows import Share, shares, views
 from mirage_nb.tile.boxes import in_boxes
 
 Part = tuple[SliceAttrs, ...]
@@ -41,21 +40,22 @@ class Parts:
         return frozenset(found)
 
     @property
-    def shares(self) -> tuple[float, ...]:
-        """Of the elements of each input of `program`, those that it has for itself, where several are of one tensor."""
-        every = [prod(attrs.extent for attrs in part) for _, part in self.taken]
-        together = Counter[int]()
-        for (value, _), elements in zip(self.taken, every, strict=True):
-            together[value] += elements
-        return tuple(min(1.0, self.given.types[value].elements / together[value]) for value, _ in self.taken)
+    def shares(self) -> tuple[Share, ...]:
+        """What each input of `program` is of the tensor of which several may be parts."""
+        graph, values = self._values()
+        return shares(graph, values, views(graph), range(len(graph.types)))
 
     @property
     def boxed(self) -> tuple[bool | None, ...]:
         """Of each input of `program`, whether the copy engine brings boxes of it; None of what is no window."""
-        front = self._front()
-        seen, types = views(front.graph), front.graph.types
-        values = (front.held[number] for number in range(len(self.taken)))
+        graph, values = self._values()
+        seen, types = views(graph), graph.types
         return tuple(in_boxes(seen[v], types[v], types[v].shape[-1]) if v in seen else None for v in values)
+
+    def _values(self) -> tuple[KernelGraph, tuple[int, ...]]:
+        """What is taken of the inputs of `given`, and the values there that are inputs of `program`."""
+        front = self._front()
+        return front.graph, tuple(front.held[number] for number in range(len(self.taken)))
 
     def whole(self, graph: KernelGraph) -> KernelGraph:
         """A muGraph of `program` on the inputs of `given`."""

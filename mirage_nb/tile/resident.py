@@ -238,8 +238,9 @@ class Access(enum.Enum):
     """Where it stands, before what stands behind it."""
     ONCE = "load_once"
     """Past L1, and first to go from L2: nobody reads it again."""
-    RUN = "run"
-    """Within a longer one: of a window that takes every second or fourth element."""
+    AROUND = "around"
+    """From the aligned ones around it: of a window that begins between two of them, or takes every second element.
+    Those that several operands have around theirs are read once."""
     EACH = "each"
     """Element by element: they do not lie as vectors do."""
     COUNTED = "counted"

@@ -166,7 +166,7 @@ class _Validator:
             yield f"vectors of {load.width} do not fit"
         if (load.access is resident.Access.COUNTED) is not (self.program.places[load.value] is Place.COUNTED):
             yield "its elements are their places, or are not"
-        if load.width == 1 and load.access in (resident.Access.RUN, resident.Access.EACH):
+        if load.width == 1 and load.access in (resident.Access.AROUND, resident.Access.EACH):
             yield "there is no vector"
         if load.access is resident.Access.ONCE and not read_once(self.block, attrs):
             yield f"%{load.value} is read again"

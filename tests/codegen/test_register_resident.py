@@ -436,8 +436,8 @@ def test_results_that_are_concatenated_are_saved_from_registers(
     check(graph, options)
 
 
-@pytest.mark.parametrize(("first", "step", "run"), [(0, 2, 4), (1, 2, 4), (3, 4, 8), (0, 3, 0), (2, 2, 0)])
-def test_elements_that_are_a_few_apart_are_loaded_with_what_lies_between(first: int, step: int, run: int) -> None:
+@pytest.mark.parametrize(("first", "step", "runs"), [(0, 2, 1), (1, 2, 1), (3, 4, 0), (0, 3, 0), (2, 2, 0)])
+def test_elements_that_are_a_few_apart_are_loaded_with_what_lies_between(first: int, step: int, runs: int) -> None:
     """Pairs of a rope were loaded element by element: 305 us where vectors take 96, on an H100."""
     graph = KernelGraph.start(Input("X", tensor((6, 4, 128 * step // 2))))
     graph = graph.append(Op(OpKind.SLICE, (0,), SliceAttrs(2, first, 64 if first < 2 else 60, step)))
@@ -445,7 +445,7 @@ def test_elements_that_are_a_few_apart_are_loaded_with_what_lies_between(first: 
     b.save(b.op(OpKind.EXP, b.read(0, (0,))), (0,))
     graph = graph.append(Op(OpKind.GRAPH, (1,), body=b.graph)).returning((2,))
     source = emit(graph, H200, Options(warps=4)).source
-    assert (f"run = load<{run}>" in source) if run else "run" not in source
+    assert source.count("= load<4>(x0") == runs
     check(graph, Options(warps=4))
 
 

@@ -231,10 +231,17 @@ def test_what_all_that_is_saved_asks_is_asked_once() -> None:
     assert source.count(f"if ({each.asked[0]}) {{") == source.count("< 100") == 1
 
 
-@pytest.mark.parametrize(("first", "step", "access"), [(0, 1, "ONCE"), (8, 1, "ONCE"), (1, 1, "EACH"), (1, 2, "RUN")])
+@pytest.mark.parametrize(
+    ("first", "step", "access"),
+    [
+        (0, 1, "ONCE"), (8, 1, "ONCE"), (1, 1, "AROUND"), (1, 2, "AROUND"), (30, -1, "AROUND"), (1, 1, "EACH"),
+        (0, 5, "EACH"),
+    ],
+)
 def test_programs_say_how_vectors_are_read(first: int, step: int, access: str) -> None:
-    """Of windows: whole ones, their elements one by one where they begin anywhere, or a run around them."""
-    graph = KernelGraph.start(Input("X", tensor((64, 64))))
+    """Of windows: whole ones, the aligned ones around them, or their elements one by one, where every row begins
+    elsewhere, or they lie far apart."""
+    graph = KernelGraph.start(Input("X", tensor((64, 63 if (access, step) == ("EACH", 1) else 96))))
     graph = read_by_a_kernel(graph.append(Op(OpKind.SLICE, (0,), SliceAttrs(1, first, 16, step))))
     (program,) = (p.program for p in emit(graph, H200).programs)
     assert isinstance(program, ResidentProgram)

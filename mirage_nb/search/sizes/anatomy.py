@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from mirage_nb.ir import AccumKind, Attrs, BlockGraph, InIterAttrs, OpKind
 from mirage_nb.ir.legality import Operators
+from mirage_nb.ir.windows import WHOLE, Share
 from mirage_nb.search.saturation.values import GRID, LOOP, TILE
 from mirage_nb.tile.attention import AttentionBlock
 from mirage_nb.tile.bodies import Body, find_body
@@ -164,15 +165,15 @@ class Part(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Moved:
     """A tile that is cut from a tensor in device memory, or put there: which tensor, bytes of an element, extents per
-    dimension, the grid dims that cut it; whether every iteration brings another one; which share of its bytes no other
-    tile brings; of a window, whether the copy engine brings boxes of it."""
+    dimension, the grid dims that cut it; whether every iteration brings another one; what it is of a
+    tensor of which other tiles are windows, too; of a window, whether the copy engine brings boxes of it."""
 
     tensor: Hashable
     width: int
     extents: tuple[Extent, ...]
     cuts: tuple[int, ...]
     streamed: bool = False
-    share: float = 1.0
+    share: Share = WHOLE
     boxed: bool | None = None
 
 

@@ -19,6 +19,8 @@ class Constants:
     """A line, and a sector of it, that the load units touch: runs of 2 to 32 bytes took 1.1 to 1.5 ns each."""
     port_bytes_us: float = 95e3
     """Bytes per microsecond into one multiprocessor: few blocks with wide tiles reached 80 to 106 KB."""
+    near_bytes_us: float = 225e3
+    """The same from its L1, where another operand brought them there: 128 in a cycle. Nobody has timed it."""
     l2_speedup: float = 2.45
     """Bandwidth of L2 over that of device memory: weights that 2 to 8 blocks read at once came at 7.5 to 8.5 TB/s."""
     far_speedup: float = 1.94

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 from mirage_nb.ir import HALVES, Attrs, BlockGraph, DType, InIterAttrs, Op, OpKind, TensorType
+from mirage_nb.ir.windows import WHOLE
 from mirage_nb.search.axes import Layout, Prepared
 from mirage_nb.search.saturation.values import BLOCK, DATA, GRID, ITER, LOOP, TILE, Type
 from mirage_nb.search.sizes.anatomy import KNOWN, Along, Beside, Chain, Extent, Mask, Moved, Outline
@@ -132,7 +133,7 @@ class _Writer(BlockWriter):
         own = step.source.kernel is None
         tensor = self.prepared.tensors[step.source.index].input if own else step.source
         given = self.prepared.tensors[step.source.index] if own else None
-        share, boxed = (given.share, given.boxed) if given is not None else (1.0, None)
+        share, boxed = (given.share, given.boxed) if given is not None else (WHOLE, None)
         cuts = tuple(a for a, code in enumerate(step.type) if code & BLOCK or (code and not self._reduced(a)))
         streamed = any(code & ITER for code in step.type)
         return Moved(tensor, dtype.size, self.names(value), cuts, streamed, share, boxed)

@@ -243,6 +243,23 @@ class Tiles:
         """How a tile that is read or saved lies in device memory."""
         return self.sizes.once(("rows", moved.extents, moved.width), lambda: rows(*self.cut(moved)))
 
+    def own(self, moved: Moved) -> tuple[Numbers, Numbers]:
+        """Bytes of an input tile, and the lines and sectors that it touches, as far as it has them for itself: its part
+        of what the windows of its tensor reach in a block together, in whole sectors, and no more than it has."""
+        part, beside = moved.share.part, moved.share.beside
+        if len(beside) != len(moved.extents) or not any(beside):
+            return self.nbytes(moved) * part, self.lying(moved).touches * part
+
+        def found() -> tuple[Numbers, Numbers]:
+            extents, tensor, width, hanging = self.cut(moved)
+            wide = [np.minimum(n + more, whole) for n, more, whole in zip(extents, beside, tensor, strict=True)]
+            lying = rows(wide, tensor, width, hanging)
+            nbytes = touched(lying.width, lying.count, SECTOR_BYTES) * SECTOR_BYTES
+            most = self.nbytes(moved), self.lying(moved).touches
+            return np.minimum(nbytes * part, most[0]), np.minimum(lying.touches * part, most[1])
+
+        return self.sizes.once(("own", moved.extents, moved.width, moved.share), found)
+
     def runs(self) -> Numbers:
         """Contiguous runs of device memory that a block reads and writes."""
         known = self.outline

@@ -48,14 +48,17 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
     us, nbytes, waiting, us_once, nbytes_once, waiting_once = (np.zeros(tiles.shape) for _ in range(6))
     for value, moved in made.reads.items():
         tile = tiles.lying(moved)
-        loads = tile.touches * moved.share * constants.touch_us
+        own, touches = tiles.own(moved)
+        loads, through = touches * constants.touch_us, tiles.nbytes(moved)
+        if any(moved.share.beside):  # what other operands brought is in L1
+            through = own + (through - own) * (constants.port_bytes_us / constants.near_bytes_us)
         staged = made.parts[value] is not Part.DIRECT and tile.anywhere.any()
         wait = tile.waits * constants.direct_us + tile.vectors * constants.pass_us if staged else None
         if not made.varying[value]:
-            us_once, nbytes_once = us_once + loads, nbytes_once + tiles.nbytes(moved)
+            us_once, nbytes_once = us_once + loads, nbytes_once + through
             waiting_once = waiting_once if wait is None else waiting_once + wait
             continue
-        nbytes = nbytes + tiles.nbytes(moved)
+        nbytes = nbytes + through
         if value in boxed:
             us = us + np.where(bulk & tiles.staged(value), boxed[value].lines * constants.panel_us, loads)
         else:
@@ -141,10 +144,8 @@ def _moved(tiles: Tiles, read: Moved) -> tuple[Numbers, Numbers]:
     sizes = tiles.sizes
 
     def found() -> tuple[Numbers, Numbers]:
-        mine = tiles.nbytes(read) * tiles.filled(read) * read.share
-        if read.streamed:
-            mine = mine * sizes.loop
-        whole = mine
+        times = tiles.filled(read) * (sizes.loop if read.streamed else 1.0)
+        mine, whole = tiles.own(read)[0] * times, tiles.nbytes(read) * read.share.part * times
         for cut, along in sizes.blocks.items():
             if cut in read.cuts:
                 whole = whole * along

@@ -27,7 +27,7 @@ from mirage_nb.ir import (
     TensorType,
 )
 from mirage_nb.ir.places import numbered
-from mirage_nb.ir.windows import Window, shares, windows
+from mirage_nb.ir.windows import Share, Window, shares, windows
 from mirage_nb.search.sizes.anatomy import Beside, Chain, Extent, Fixed, Mask, Moved, Outline, Sizes
 from mirage_nb.search.sizes.cost import Cost, best_variant, estimate
 from mirage_nb.search.sizes.library import library_steps
@@ -51,7 +51,7 @@ from mirage_nb.tile.widen import widen
 
 KNOWN = 4096
 """Kernels whose cost is remembered."""
-_Tensor = tuple[int, float, bool | None]
+_Tensor = tuple[int, Share, bool | None]
 OWN = (ROWS, KEYS, COLUMNS)
 """The axes that queries, keys and values of a chain have for themselves."""
 
@@ -78,14 +78,14 @@ def likely_variant(graph: KernelGraph, target: Target) -> Variant:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A generated kernel. tensors: a number for each operand, the same for what is the same tensor; shares: of the
-    bytes of each, those that it has for itself; boxed: of windows, whether the copy engine brings boxes of them;
+    """A generated kernel. tensors: a number for each operand, the same for what is the same tensor; shares: what
+    each is of a tensor of which several are windows; boxed: of windows, whether the copy engine brings boxes of them;
     literals: operands that are one number; counted: those that number places; follows: whether it reads what a kernel
     before it wrote; saved: bytes of an element of each output."""
 
     block: BlockGraph
     tensors: tuple[int, ...]
-    shares: tuple[float, ...]
+    shares: tuple[Share, ...]
     boxed: tuple[bool | None, ...]
     literals: frozenset[int]
     counted: frozenset[int]
