@@ -314,15 +314,15 @@ def around(scope: Scope, attrs: InIterAttrs, index: Multi, dim: int | None, widt
         own = [v for v, (other, _) in enumerate(places) if other == number]
         if any(0 < end < shape[dim] and end % width in own[1:] for end in (held.start, held.stop)):
             return None  # the first of these elements does not say where the others are
-        place, begin = at[dim] + own[0], offset + (number * unit - shift)
+        behind = number * unit - shift
         low, high = -((own[0] - held.start) // width) * width, (held.stop - 1 - own[0]) // width * width
-        asked = [f"{held.start} <= {place.bare}"] if low > 0 else []
-        asked += [f"{place.bare} < {held.stop}"] if high < most else []
+        asked = [f"{low} <= {at[dim].bare}"] if low > 0 else []
+        asked += [f"{at[dim].bare} < {high + width}"] if high < most else []
         reached = _reached(window, at, shape, {dim: (max(low, 0), min(high, most))})
-        if reached is not None and (reached[0] + begin.const < 0 or reached[1] + begin.const + unit > window.elements):
+        if reached is not None and not 0 <= reached[0] + behind <= reached[1] + behind <= window.elements - unit:
             return None
-        asked = [*leaf.inside, *asked]
-        vectors[number] = Leaf(leaf.pointer, begin.bare, begin.bare, True, True, inside=Conditions(asked))
+        begin, asked = (offset + behind).bare, [*leaf.inside, *asked]
+        vectors[number] = Leaf(leaf.pointer, begin, begin, True, True, inside=Conditions(asked))
     order = [*vectors]
     return Around((*vectors.values(),), unit, tuple((order.index(number), place) for number, place in places))
 
@@ -330,14 +330,14 @@ def around(scope: Scope, attrs: InIterAttrs, index: Multi, dim: int | None, widt
 def _reached(
     window: Window, at: Multi, shape: Shape, known: Mapping[int, tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """How far behind its beginning the first and the last element of a window lie that are read at `at`, of these
-    places along some dimensions; None if there are none."""
+    """Where the first and the last element of a window lie that are read at `at`, of these places along some
+    dimensions; None if there are none."""
     inside = (range(n) if places is None else places for n, places in zip(shape, window.inside, strict=True))
     ends = [known.get(d, (p.start, min(at[d].limit, p.stop - 1))) for d, p in enumerate(inside)]
     if any(first > last for first, last in ends):
         return None
     pairs = [sorted((first * n, last * n)) for (first, last), n in zip(ends, window.strides, strict=True)]
-    return sum(low for low, _ in pairs), sum(high for _, high in pairs)
+    return window.offset + sum(low for low, _ in pairs), window.offset + sum(high for _, high in pairs)
 
 
 def _first_of(scope: Scope, arg: int) -> int:

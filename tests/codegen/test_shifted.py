@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 
 from mirage_nb.codegen import Options, emit
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DType, KernelGraph, OpKind, PadAttrs, SliceAttrs
 from mirage_nb.runtime.execution.buffers import decode
 from mirage_nb.targets import TARGETS
-from tests.codegen.running import draw, run
+from tests.codegen.running import TOLERANCE, draw, errors, run
 from tests.mugraphs import Dims, Kernel
 from tests.shares import shared_out
 
@@ -85,6 +86,32 @@ def drawn(graph: KernelGraph, seed: int) -> list[np.ndarray]:
     if graph.inputs[0].type.dtype is DType.U8:
         return [np.random.default_rng(seed).integers(1, 9, i.type.shape).astype(np.uint8) for i in graph.inputs]
     return draw(graph, seed)
+
+
+def filtered(shape: tuple[int, int], tile: tuple[int, int], size: int = 3, dtype: DType = DType.F32) -> KernelGraph:
+    """The sums of `size` x `size` elements, with zeros around."""
+    kernel, ends = Kernel(dtype, X=shape), (size // 2, size - 1 - size // 2)
+    value = padded(kernel, padded(kernel, kernel["X"], 0, *ends), 1, *ends)
+    rows = [sliced(kernel, value, 0, i, shape[0]) for i in range(size)]
+    windows = [sliced(kernel, row, 1, j, shape[1]) for row in rows for j in range(size)]
+    block = kernel.block((*windows,), (shape[0] // tile[0], shape[1] // tile[1]))
+    total = block.read(0, (0, 1))
+    for arg in range(1, len(windows)):
+        total = block.op(OpKind.ADD, total, block.read(arg, (0, 1)))
+    block.save(total, (0, 1))
+    return kernel.returning(kernel.launch((*windows,), block))
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16])
+@pytest.mark.parametrize(("size", "vectors"), [(2, 4), (3, 9), (5, 15)])
+def test_a_filter_reads_three_vectors_of_each_row(size: int, vectors: int, dtype: DType) -> None:
+    """A box filter of 3 x 3 loaded 48 elements and 3 vectors for 8 results: 28 us where PyTorch's compiler took 11."""
+    graph = filtered((16, 64), (8, 64), size, dtype)
+    emitted = emit(graph, H200, Options(warps=1))
+    assert len(re.findall(r"> a\d+ = ", emitted.source)) == vectors
+    inputs = draw(graph)
+    made = run(emitted, inputs, checked=True)
+    assert errors(graph, emitted, inputs, made)[0] < TOLERANCE[dtype]
 
 
 @shared_out

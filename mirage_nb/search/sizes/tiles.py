@@ -53,14 +53,15 @@ VECTORS_AT_ONCE, ELEMENTS_AT_ONCE = 2, 8
 @dataclass(frozen=True, slots=True)
 class Rows:
     """How an input tile lies in device memory. `width` is its contiguous run and `last` its last dimension, in bytes;
-    `count` is the number of runs, `lines` the extent of all dimensions but the last; `element`: bytes of one.
-    `anywhere`: vectors of it begin anywhere, so that no copy runs by itself. `touches`: lines and sectors that the
-    runs touch. `waits`: how often every thread waits for what it asked for, `vectors`: how many it brings in all; zeros
-    where copies run by themselves.
+    `count` is the number of runs, which begin at multiples of `step` bytes, `lines` the extent of all dimensions but
+    the last; `element`: bytes of one. `anywhere`: vectors of it begin anywhere, so that no copy runs by itself.
+    `touches`: lines and sectors that the runs touch. `waits`: how often every thread waits for what it asked for,
+    `vectors`: how many it brings in all; zeros where copies run by themselves.
     """
 
     width: Numbers
     count: Numbers
+    step: Numbers
     last: Numbers
     lines: Numbers
     element: int
@@ -88,7 +89,10 @@ def rows(extents: Sequence[Numbers], tensor: Sequence[int], width: int, hanging:
     count = elements * width / run
     touches = touched(run, count, LINE_BYTES) + touched(run, count, SECTOR_BYTES)
     lines = elements / extents[-1]
-    return Rows(run, count, last, lines, width, anywhere, touches, *_through_registers(last, lines, width, anywhere))
+    pitch = np.gcd(last.astype(np.int64), tensor[-1] * width)
+    step = np.where(extents[-1] == tensor[-1], run, pitch)
+    through = _through_registers(last, lines, width, anywhere)
+    return Rows(run, count, step, last, lines, width, anywhere, touches, *through)
 
 
 def _through_registers(last: Numbers, lines: Numbers, width: int, anywhere: Truths) -> tuple[Numbers, Numbers]:
@@ -243,22 +247,21 @@ class Tiles:
         """How a tile that is read or saved lies in device memory."""
         return self.sizes.once(("rows", moved.extents, moved.width), lambda: rows(*self.cut(moved)))
 
-    def own(self, moved: Moved) -> tuple[Numbers, Numbers]:
-        """Bytes of an input tile, and the lines and sectors that it touches, as far as it has them for itself: its part
-        of what the windows of its tensor reach in a block together, in whole sectors, and no more than it has."""
+    def reached(self, moved: Moved) -> Numbers:
+        """Bytes that a block brings for an input tile: its part of what the windows of its tensor reach there together,
+        in whole sectors, and no more than it has."""
         part, beside = moved.share.part, moved.share.beside
         if len(beside) != len(moved.extents) or not any(beside):
-            return self.nbytes(moved) * part, self.lying(moved).touches * part
+            return self.nbytes(moved) * part
 
-        def found() -> tuple[Numbers, Numbers]:
-            extents, tensor, width, hanging = self.cut(moved)
+        def found() -> Numbers:
+            extents, tensor, width, _ = self.cut(moved)
             wide = [np.minimum(n + more, whole) for n, more, whole in zip(extents, beside, tensor, strict=True)]
-            lying = rows(wide, tensor, width, hanging)
+            lying = rows(wide, tensor, width)
             nbytes = touched(lying.width, lying.count, SECTOR_BYTES) * SECTOR_BYTES
-            most = self.nbytes(moved), self.lying(moved).touches
-            return np.minimum(nbytes * part, most[0]), np.minimum(lying.touches * part, most[1])
+            return np.minimum(nbytes * part, self.nbytes(moved))
 
-        return self.sizes.once(("own", moved.extents, moved.width, moved.share), found)
+        return self.sizes.once(("reached", moved.extents, moved.width, moved.share), found)
 
     def runs(self) -> Numbers:
         """Contiguous runs of device memory that a block reads and writes."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from mirage_nb.search.sizes.anatomy import Moved, Numbers, Part, Truths
 from mirage_nb.search.sizes.constants import Constants
-from mirage_nb.search.sizes.tiles import Tiles
+from mirage_nb.search.sizes.tiles import Tiles, touched
 from mirage_nb.targets import SECTOR_BYTES, Target
 from mirage_nb.tile.shared import LINE_BYTES
 
@@ -48,10 +48,11 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
     us, nbytes, waiting, us_once, nbytes_once, waiting_once = (np.zeros(tiles.shape) for _ in range(6))
     for value, moved in made.reads.items():
         tile = tiles.lying(moved)
-        own, touches = tiles.own(moved)
-        loads, through = touches * constants.touch_us, tiles.nbytes(moved)
+        part, through = moved.share.part, tiles.nbytes(moved)
+        loads = tile.touches * part * constants.touch_us
         if any(moved.share.beside):  # what other operands brought is in L1
-            through = own + (through - own) * (constants.port_bytes_us / constants.near_bytes_us)
+            near = touched(tile.width, tile.count, LINE_BYTES) * LINE_BYTES / constants.near_bytes_us
+            loads, through = np.maximum(loads, near), through * part
         staged = made.parts[value] is not Part.DIRECT and tile.anywhere.any()
         wait = tile.waits * constants.direct_us + tile.vectors * constants.pass_us if staged else None
         if not made.varying[value]:
@@ -80,7 +81,7 @@ def _saved(tiles: Tiles, constants: Constants) -> Numbers:
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Bytes of a kernel: `device` if every tensor crosses device memory once, `block` that one block moves; `own` that
-    it moves of each tensor, which has `whole`."""
+    it moves of each tensor, which has `whole`, without those that blocks beside each other bring at the same time."""
 
     device: Numbers
     block: Numbers
@@ -114,8 +115,8 @@ def traffic(tiles: Tiles, blocks: Numbers, held: Truths, target: Target, constan
     least = np.where(plain.device > target.l2_bytes, constants.run_bytes, constants.cached_run_bytes)
 
     def times(moved: Moved) -> Numbers:
-        run = tiles.lying(moved).width
-        beside = np.where(np.mod(run, SECTOR_BYTES), SECTOR_BYTES, 0.0)
+        run, step = tiles.lying(moved).width, tiles.lying(moved).step
+        beside = np.where(np.mod(step, SECTOR_BYTES), SECTOR_BYTES, 0.0)
         return np.where(held, (np.maximum(run, least) + beside) / run, 1.0)
 
     return _counted(tiles, blocks, times)
@@ -126,29 +127,33 @@ def _counted(tiles: Tiles, blocks: Numbers, times: Callable[[Moved], Numbers | f
     unique: dict[object, Numbers] = {}
     own: list[Numbers] = []
     every: list[Numbers] = []
+    brought: list[Numbers] = []
     for read in tiles.outline.reads.values():
-        mine, whole = (times(read) * nbytes for nbytes in _moved(tiles, read))
+        reached, mine, whole = (times(read) * nbytes for nbytes in _moved(tiles, read))
+        brought.append(reached)
         own.append(mine)
         every.append(whole)
         unique[read.tensor] = np.maximum(unique.get(read.tensor, whole), whole)
     stored = np.zeros(tiles.shape)
     for _, saved in tiles.outline.saves:
         stored = stored + times(saved) * tiles.nbytes(saved) * tiles.filled(saved)
-    moved = sum(own, start=stored)
+    moved = sum(brought, start=stored)
     device = sum(unique.values(), start=stored * blocks)
     return Traffic(device, moved, np.stack([*own, stored]), np.stack([*every, stored * blocks]))
 
 
-def _moved(tiles: Tiles, read: Moved) -> tuple[Numbers, Numbers]:
-    """Bytes that one block moves of an input; and all blocks, of what they do not share."""
+def _moved(tiles: Tiles, read: Moved) -> tuple[Numbers, Numbers, Numbers]:
+    """Bytes that one block brings of an input; those that no other operand brings; and all blocks, of what they do not
+    share."""
     sizes = tiles.sizes
 
-    def found() -> tuple[Numbers, Numbers]:
+    def found() -> tuple[Numbers, Numbers, Numbers]:
         times = tiles.filled(read) * (sizes.loop if read.streamed else 1.0)
-        mine, whole = tiles.own(read)[0] * times, tiles.nbytes(read) * read.share.part * times
+        reached, mine = tiles.reached(read) * times, tiles.nbytes(read) * read.share.part * times
+        whole = mine
         for cut, along in sizes.blocks.items():
             if cut in read.cuts:
                 whole = whole * along
-        return mine, whole
+        return reached, mine, whole
 
     return sizes.once(("moved", read.extents, read.cuts, read.streamed, read.width, read.share), found)
