@@ -299,8 +299,9 @@ def around(scope: Scope, attrs: InIterAttrs, index: Multi, dim: int | None, widt
     shape, step, inside = block.args[attrs.arg].shape, window.strides[dim], window.inside[dim]
     at = tuple(first + part for first, part in zip(device_start(block, attrs, Index()), index, strict=True))
     leaf = strided(f"x{_first_of(scope, attrs.arg)}", at, window.strides, dim, width, window.offset)
-    elsewhere = replace(window, inside=tuple(None if d == dim else p for d, p in enumerate(window.inside)))
-    leaf = masked(leaf, at, shape, block.overhanging(attrs), dim, width, window=elsewhere)
+    leaf = masked(leaf, at, shape, block.overhanging(attrs), dim, width)
+    elsewhere = [asked for d, (part, p) in enumerate(zip(at, window.inside, strict=True)) if d != dim and p is not None
+                 for asked in _within(part, p)]
     offset = sum((part * stride for part, stride in zip(at, window.strides, strict=True)), Index(const=window.offset))
     unit = math.gcd(VECTOR_BYTES // block.args[attrs.arg].dtype.size, *(factor for _, _, factor in offset.terms))
     aligned = unit > 1 and at[dim].multiple_of(width) and leaf.each_inside == leaf.inside
@@ -316,15 +317,20 @@ def around(scope: Scope, attrs: InIterAttrs, index: Multi, dim: int | None, widt
             return None  # the first of these elements does not say where the others are
         behind = number * unit - shift
         low, high = -((own[0] - held.start) // width) * width, (held.stop - 1 - own[0]) // width * width
-        asked = [f"{low} <= {at[dim].bare}"] if low > 0 else []
-        asked += [f"{at[dim].bare} < {high + width}"] if high < most else []
+        asked = _within(at[dim], range(low, high + width if high < most else at[dim].limit + 1))
         reached = _reached(window, at, shape, {dim: (max(low, 0), min(high, most))})
         if reached is not None and not 0 <= reached[0] + behind <= reached[1] + behind <= window.elements - unit:
             return None
-        begin, asked = (offset + behind).bare, [*leaf.inside, *asked]
+        begin, asked = (offset + behind).bare, [*leaf.inside, *elsewhere, *asked]
         vectors[number] = Leaf(leaf.pointer, begin, begin, True, True, inside=Conditions(asked))
     order = [*vectors]
     return Around((*vectors.values(),), unit, tuple((order.index(number), place) for number, place in places))
+
+
+def _within(part: Index, places: range) -> list[str]:
+    """What has to hold for an index to be one of these places, as far as that is not known of it."""
+    first = [f"{places.start} <= {part.bare}"] if part.const < places.start else []
+    return [*first, *([f"{part.bare} < {places.stop}"] if part.limit >= places.stop else [])]
 
 
 def _reached(
@@ -333,7 +339,7 @@ def _reached(
     """Where the first and the last element of a window lie that are read at `at`, of these places along some
     dimensions; None if there are none."""
     inside = (range(n) if places is None else places for n, places in zip(shape, window.inside, strict=True))
-    ends = [known.get(d, (p.start, min(at[d].limit, p.stop - 1))) for d, p in enumerate(inside)]
+    ends = [known.get(d, (max(p.start, at[d].const), min(at[d].limit, p.stop - 1))) for d, p in enumerate(inside)]
     if any(first > last for first, last in ends):
         return None
     pairs = [sorted((first * n, last * n)) for (first, last), n in zip(ends, window.strides, strict=True)]
