@@ -18,6 +18,7 @@ from mirage_nb.codegen.tile_copies import tensor_map, write_copy
 from mirage_nb.codegen.tile_products import ProductText
 from mirage_nb.codegen.tile_registers import Defined, RegisterText, declared
 from mirage_nb.codegen.tile_sums import SumText
+from mirage_nb.codegen.tile_touches import write_touches
 from mirage_nb.codegen.tile_values import TexelValueText, ValueText
 from mirage_nb.codegen.writer import Writer, c_index, stored_type
 from mirage_nb.optimize.overlap import Overlap
@@ -242,6 +243,8 @@ class ProgramText:
             match statement:
                 case Walk():
                     with self._walk(statement):
+                        role = next(r for r in self.program.roles if r.name == self.role)
+                        write_touches(self.out, self.program, role, statement, self._ends())
                         self._body(statement.body)
                 case Loop():
                     self._loop(statement)

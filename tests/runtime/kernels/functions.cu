@@ -80,6 +80,7 @@ extern "C" __global__ void waves(const float* xs, float* out) {
 
 extern "C" __global__ void vectors(const f16* x, f16* y, const float* u, float* v) {
   const int i = threadIdx.x;
+  touch(u + 4 * i);
   store(y + 16 * i, load<16>(x + 16 * i));
   Vec<float, 8> w = to_floats(load_once<8>(x + 16 * i));
   const Vec<float, 4> a = load_now<4>(u + 4 * i);

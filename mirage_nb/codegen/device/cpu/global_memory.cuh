@@ -36,6 +36,12 @@ MIRAGE_DEVICE bool arrives_last(uint32_t* arrived, int count MIRAGE_SITE) {
   if (lane_index() == 0) *arrived = before + 1 == uint32_t(count) ? 0 : before + 1;
   return before + 1 == uint32_t(count);
 }
+// The line of global memory that `p` is in is wanted soon: it is on its way to L2. Here it is read, so that it is there.
+template <class T>
+MIRAGE_DEVICE void touch(const T* p) {
+  (void)*reinterpret_cast<const volatile char*>(p);
+}
+
 // What another block wrote.
 template <class T>
 MIRAGE_DEVICE T load_l2(const T* p) {

@@ -95,6 +95,12 @@ MIRAGE_DEVICE bool arrives_last(uint32_t* arrived, int count) {
   __threadfence();
   return shuffle(before, 0) == uint32_t(count - 1);
 }
+// The line of global memory that `p` is in is wanted soon: it is on its way to L2.
+template <class T>
+MIRAGE_DEVICE void touch(const T* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
+}
+
 // What another block wrote.
 template <class T>
 MIRAGE_DEVICE T load_l2(const T* p) {
