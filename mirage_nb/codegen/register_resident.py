@@ -15,7 +15,8 @@ from mirage_nb.codegen.maps import each, store_vector
 from mirage_nb.codegen.reader import Reader, counted, loaded
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, BlockGraph, OpKind
-from mirage_nb.optimize.access import Leaf, Scope, around, operand_leaf, part_leaf
+from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf
+from mirage_nb.optimize.around import around
 from mirage_nb.tile import resident
 from mirage_nb.tile.index import Index, Multi, named
 from mirage_nb.tile.placing import parts

@@ -7,8 +7,7 @@ reached without a condition.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -21,12 +20,8 @@ from mirage_nb.optimize.reach import Reach, Reaches
 from mirage_nb.tile.index import Index, Multi, linear, named, reshaped_dim, unravel
 from mirage_nb.tile.placement import Place
 from mirage_nb.tile.placing import Part
-from mirage_nb.tile.register_resident import VECTOR_BYTES
 from mirage_nb.tile.resident import within
 from mirage_nb.tile.shared import Buffer, SharedLayout
-
-MOST_STEP = 4
-"""Places from one element to the next, of those that are taken from aligned vectors."""
 
 
 @dataclass(slots=True)
@@ -278,78 +273,6 @@ def part_leaf(
     at, count = part.at(within(at, form, part.shape)), width * len(parts) if whole else 1
     leaf = output_leaf(scope, attrs, f"o{output}", at, part.whole, type_, count)
     return leaf if whole else replace(leaf, whole=False, element=leaf.offset, each_inside=leaf.inside)
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """Elements that lie a constant number of places behind aligned vectors, side by side or a few places apart: such
-    vectors, `width` elements each, and for each element its vector and its place there."""
-
-    vectors: tuple[Leaf, ...]
-    width: int
-    places: tuple[tuple[int, int], ...]
-
-
-def around(scope: Scope, attrs: InIterAttrs, index: Multi, dim: int | None, width: int) -> Around | None:
-    """The aligned vectors in which `width` elements of a window lie, the first at `index` of the tile; None where there
-    are none, or a part of one would lie beyond the tensor, or hold elements that are read as zeros beside others."""
-    block, window = scope.block, scope.windows.get(attrs.arg)
-    if window is None or dim is None or attrs.arg in scope.reaches.operands:
-        return None
-    shape, step, inside = block.args[attrs.arg].shape, window.strides[dim], window.inside[dim]
-    at = tuple(first + part for first, part in zip(device_start(block, attrs, Index()), index, strict=True))
-    leaf = strided(f"x{_first_of(scope, attrs.arg)}", at, window.strides, dim, width, window.offset)
-    leaf = masked(leaf, at, shape, block.overhanging(attrs), dim, width)
-    elsewhere = [asked for d, (part, p) in enumerate(zip(at, window.inside, strict=True)) if d != dim and p is not None
-                 for asked in _within(part, p)]
-    offset = sum((part * stride for part, stride in zip(at, window.strides, strict=True)), Index(const=window.offset))
-    unit = math.gcd(VECTOR_BYTES // block.args[attrs.arg].dtype.size, *(factor for _, _, factor in offset.terms))
-    aligned = unit > 1 and at[dim].multiple_of(width) and leaf.each_inside == leaf.inside
-    if not aligned or not 0 < abs(step) <= MOST_STEP:
-        return None
-    shift, held = offset.const % unit, inside if inside is not None else range(shape[dim])
-    most = min(at[dim].limit, shape[dim] - width) // width * width
-    places = [divmod(shift + step * v, unit) for v in range(width)]
-    vectors: dict[int, Leaf] = {}
-    for number in dict.fromkeys(number for number, _ in places):
-        own = [v for v, (other, _) in enumerate(places) if other == number]
-        if any(0 < end < shape[dim] and end % width in own[1:] for end in (held.start, held.stop)):
-            return None  # the first of these elements does not say where the others are
-        behind = number * unit - shift
-        low, high = -((own[0] - held.start) // width) * width, (held.stop - 1 - own[0]) // width * width
-        asked = _within(at[dim], range(low, high + width if high < most else at[dim].limit + 1))
-        reached = _reached(window, at, shape, {dim: (max(low, 0), min(high, most))})
-        if reached is not None and not 0 <= reached[0] + behind <= reached[1] + behind <= window.elements - unit:
-            return None
-        begin, asked = (offset + behind).bare, [*leaf.inside, *elsewhere, *asked]
-        vectors[number] = Leaf(leaf.pointer, begin, begin, True, True, inside=Conditions(asked))
-    order = [*vectors]
-    return Around((*vectors.values(),), unit, tuple((order.index(number), place) for number, place in places))
-
-
-def _within(part: Index, places: range) -> list[str]:
-    """What has to hold for an index to be one of these places, as far as that is not known of it."""
-    first = [f"{places.start} <= {part.bare}"] if part.const < places.start else []
-    return [*first, *([f"{part.bare} < {places.stop}"] if part.limit >= places.stop else [])]
-
-
-def _reached(
-    window: Window, at: Multi, shape: Shape, known: Mapping[int, tuple[int, int]]
-) -> tuple[int, int] | None:
-    """Where the first and the last element of a window lie that are read at `at`, of these places along some
-    dimensions; None if there are none."""
-    inside = (range(n) if places is None else places for n, places in zip(shape, window.inside, strict=True))
-    ends = [known.get(d, (max(p.start, at[d].const), min(at[d].limit, p.stop - 1))) for d, p in enumerate(inside)]
-    if any(first > last for first, last in ends):
-        return None
-    pairs = [sorted((first * n, last * n)) for (first, last), n in zip(ends, window.strides, strict=True)]
-    return window.offset + sum(low for low, _ in pairs), window.offset + sum(high for _, high in pairs)
-
-
-def _first_of(scope: Scope, arg: int) -> int:
-    """The first operand that is a window of the same tensor."""
-    base = scope.windows[arg].base
-    return min(other for other, window in scope.windows.items() if window.base == base)
 
 
 def grid_part(block: BlockGraph, split: tuple[int | None, ...], dim: int) -> Index:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from mirage_nb.ir import AccumKind, InIterAttrs, OpKind, RunningAttrs, TensorType
-from mirage_nb.optimize.access import Leaf, Scope, around, operand_leaf, part_leaf
+from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf
+from mirage_nb.optimize.around import around
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.register_resident import Resident
 from mirage_nb.tile import resident
