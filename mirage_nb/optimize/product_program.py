@@ -74,6 +74,9 @@ CUTS = {(ROWS,): ROWS, (COLUMNS,): COLUMNS, (SUMMED, SUMMED): SPLIT}
 TILES = "t"
 """The same of columns that are folded: results have an axis of their tiles."""
 RING, ONCE = "ring", "once"
+MOST_POINTS = 2
+"""Of the walk, that a block takes where matrices behind its products are read early: of eight, a product of 4096 x 4096
+x 4096 took 228 us without and 230 with it."""
 ADDED = ""
 """Stands for a product behind the loop that the accumulator holds already that it is added to."""
 
@@ -225,8 +228,17 @@ class _Planner(OnGrid):
             *self._steps(role, replace(loop, body=(Await(RING), *products, Release(RING, self.scheme.behind)))),
             *rounded.values(),
             *([replace(behind, body=(Await(ONCE), *late, Release(ONCE)))] if late else []),
-            *self._epilogue(),
+            *map(self._early, self._epilogue()),
         )
+
+    def _early(self, behind: Statement) -> Statement:
+        """What stands behind the products: a matrix that comes from device memory there is read early, where blocks
+        take few points. A product of 2048 x 1024 x 1024 with a matrix added took 14.7 us of an H200, and 12.6 so."""
+        few = math.prod(self.points.values()) <= MOST_POINTS * self.target.multiprocessors
+        if not few or not isinstance(behind, Read):
+            return behind
+        axes = self.tiles[behind.source].axes
+        return replace(behind, early=ROWS in axes and axes[-1] == COLUMNS)
 
     def _steps(self, role: MathRole, loop: Loop) -> tuple[Statement, ...]:
         """The loop over what is streamed; of folded columns, groups of warps take turns with its first steps."""

@@ -250,11 +250,13 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A value read from a global tensor, element by element where a fragment needs it; zero beyond the tensor's end."""
+    """A value read from a global tensor, element by element where a fragment needs it; zero beyond the tensor's end.
+    early: its lines are on their way to L2 from where the point begins."""
 
     name: str
     source: str
     at: tuple[Index, ...]
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
