@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from mirage_nb.ir import DType
-from mirage_nb.verify.reals.rounding import numbers_of
+from mirage_nb.tile.instructions import F8_COLUMNS
+from mirage_nb.verify.reals.rounding import bits_of, numbers_of
 from tests.launches import Array, Case, In, Map, Out
 
 
@@ -235,6 +236,18 @@ def _wgmma_tf32(columns: int) -> Case:
     return Case(name, "wgmma_tf32.cu", "matmul", (1, 1, 1), (128, 1, 1), columns * 128, args, options)
 
 
+def _wgmma_f8(columns: int, left: DType, right: DType, *, overwrites: bool = False) -> Case:
+    """Whole numbers, whose sums have few digits: they come out exactly."""
+    a, b = (np.round(np.clip(2 * x, -4, 4)) for x in (_normal(64, 128), _normal(2, columns, 128)[1]))
+    start = np.full((64, columns), 32, np.float32)
+    args = (Map(bits_of(a, left), (64, 128)), Map(bits_of(b, right), (columns, 128)))
+    out = Out((a @ b.T + (0 if overwrites else start)).astype(np.float32), start=start)
+    name = f"wgmma {columns} {left.value} {right.value}" + ", overwrites" * overwrites
+    options = (f"-DCOLUMNS={columns}", f"-DLEFT={left.value}", f"-DRIGHT={right.value}")
+    options += (f"-DOVERWRITES={int(overwrites)}",)
+    return Case(name, "wgmma_f8.cu", "matmul", (1, 1, 1), (128, 1, 1), (64 + columns) * 128, (*args, out), options)
+
+
 def _tf32_pieces() -> Case:
     x = _hard_floats()
     bits = np.ascontiguousarray(x := np.where(np.isnan(x), np.float32(1), x)).view(np.uint32)
@@ -444,6 +457,7 @@ HOPPER: tuple[Case, ...] = (
     wgmma_case(256, "MN", "MN", element="bf16"), wgmma_case(80, "K", "K"), wgmma_case(192, "K", "MN", element="bf16"),
     wgmma_case(224, "K", "K"), wgmma_case(112, "MN", "K", element="bf16"), _roles(),
     _wgmma_tf32(32), _wgmma_tf32(64), _wgmma_tf32(128), wgmma_case(48, "K", "K", overwrites=True),
-    _mma_f64(), _cluster(),
+    _mma_f64(), _cluster(), *(_wgmma_f8(n, DType.E4M3, DType.E5M2, overwrites=n < 64) for n in F8_COLUMNS),
+    _wgmma_f8(128, DType.E5M2, DType.E4M3), *(_wgmma_f8(64, dtype, dtype) for dtype in (DType.E4M3, DType.E5M2)),
 )  # fmt: skip
 """Kernels for sm_90a."""

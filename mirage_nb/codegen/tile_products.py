@@ -14,8 +14,11 @@ from mirage_nb.codegen.writer import Writer, c_index, c_type
 from mirage_nb.tile.flight import Flight
 from mirage_nb.tile.instructions import INSTRUCTIONS, Place
 from mirage_nb.tile.program import Index, Pipeline, Product, Program, Release, Statement, Tile, summed_axis
-from mirage_nb.tile.rules import STEP
+from mirage_nb.tile.rules import step
 from mirage_nb.tile.shared import LINE_BYTES
+
+STEPS = 4
+"""Instructions of a line of summed elements."""
 
 
 @dataclass(slots=True)
@@ -62,7 +65,8 @@ class ProductText:
                 self.out.line(f"wgmma_wait<{pending}>({name}[{i}]{operand and f'{operand}[{i}]'});")
 
     def write(self, product: Product, *, fresh: bool) -> None:
-        """All of the summed elements, 16 by 16, for every 64 rows of this part. fresh: the result holds nothing."""
+        """All of the summed elements, 32 bytes of each line after the other, for every 64 rows of this part. fresh: the
+        result holds nothing."""
         out, program = self.out, self.program
         if self.flight.add(product):
             out.line("wgmma_commit();")
@@ -75,7 +79,7 @@ class ProductText:
             out.line(f"wgmma_fence({result.name}[{i}]{f', {left.name}[{i}]' if held else ''});")
         function, element = instruction.function.removesuffix(">"), c_type(right.dtype)
 
-        def step(k: str, word: str) -> None:
+        def one(k: str, word: str) -> None:
             with out.unrolled("i", subtiles) as i:
                 major, b = self._shared(right, summed, k, product.column)
                 if held:
@@ -84,27 +88,30 @@ class ProductText:
                 first, a = self._shared(left, summed, k, product.row, f"{i} * {instruction.m}" if subtiles > 1 else "")
                 out.line(f"{function}, {element}, {first}, {major}{word}>({result.name}[{i}], {a}, {b});")
 
-        steps = depth // instruction.k
+        steps, k = depth // instruction.k, f"k{instruction.k}"
         if fresh:
-            step("0", ", false")
+            one("0", ", false")
         if fresh and steps > 1:
             out.line("MIRAGE_UNROLL")
-            with out.block(f"for (int k16 = 1; k16 < {steps}; ++k16)"):
-                step("k16", "")
+            with out.block(f"for (int {k} = 1; {k} < {steps}; ++{k})"):
+                one(k, "")
         elif not fresh:
-            with out.unrolled("k16", steps) as k:
-                step(k, "")
+            with out.unrolled(k, steps) as k:
+                one(k, "")
 
     def _shared(self, tile: Tile, summed: str, k: str, at: Index, more: str = "") -> tuple[str, str]:
-        """How a slot is read, and the descriptor of 16 summed elements of it from a row or column on."""
-        ring, rows = self.ring_of(tile.name).name, tile.shape[0]
+        """How a slot is read, and the descriptor of the next summed elements of it from a row or column on."""
+        ring, rows, line = self.ring_of(tile.name).name, tile.shape[0], step(tile.dtype.size)
+        each = line // STEPS
         parts = [tile.name, f"{ring}_slot * {tile.elements}"]
         if tile.axes[-1] == summed:
-            major, unit = "K", STEP  # rows lie 64 elements apart; 64 summed ones are a panel
-            within = f"{k} * 16" if tile.shape[1] == STEP else f"{k} / 4 * {rows * STEP} + {k} % 4 * 16"
+            major, unit = "K", line  # rows lie a line apart; a line of summed elements is a panel
+            within = f"{k} * {each}"
+            if tile.shape[1] > line:
+                within = f"{k} / {STEPS} * {rows * line} + {k} % {STEPS} * {each}"
         else:
             major, unit = "MN", rows  # panels of 64 lie behind each other
-            within = f"{k} * {16 * STEP}"
+            within = f"{k} * {each * line}"
         if (start := c_index(at * unit)) != "0":
             parts.append(start)
         parts += [f"{more} * {unit}"] if more else []

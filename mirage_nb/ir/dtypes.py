@@ -43,6 +43,9 @@ BYTES = frozenset({*COUNTS, DType.E4M3, DType.E5M2})
 """Types of one byte, which inputs, and views of them, are stored in. What is computed of them is not of these types,
 but of the others' that it is computed with, or f32."""
 
+FLOAT8 = frozenset({DType.E4M3, DType.E5M2})
+"""The floats of one byte, which tensor cores multiply with each other."""
+
 FLOATS = tuple(dtype for dtype in DType if dtype not in BYTES)
 """The types of what is computed."""
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir import formula
-from mirage_nb.ir.dtypes import BYTES, HALVES, DType, computed, promote
+from mirage_nb.ir.dtypes import BYTES, FLOAT8, HALVES, DType, computed, promote
 from mirage_nb.ir.ops import COMPARISONS, OPS, ApplyAttrs, CastAttrs, ClampAttrs, OpKind, PowAttrs, Trait, WhereAttrs
 from mirage_nb.ir.syntax import expression
 from mirage_nb.lang import constants
@@ -120,7 +120,10 @@ def matmul(b: Builder, x: Term, y: Term) -> Term:
 
 
 def product(b: Builder, x: Value, y: Value) -> Value:
-    """Two matrices multiplied; one that is stored in bytes is given the other's type."""
+    """Two matrices multiplied; one that is stored in bytes is given the other's type. Two of floats of one byte are
+    multiplied as such: sums have the digits that tensor cores keep of these, if somebody asks for no more."""
+    if {b.dtype(x), b.dtype(y)} <= FLOAT8:
+        return b.emit(OpKind.MATMUL, x, y)
     wide = computed(promote(b.dtype(x), b.dtype(y)))
     return b.emit(OpKind.MATMUL, *(b.tensor(cast(wide)(b, v), "@") if b.dtype(v) in BYTES else v for v in (x, y)))
 

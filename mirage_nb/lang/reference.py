@@ -61,7 +61,9 @@ of whole numbers (i32, i64, bool and their like: indices, classes, masks; of boo
 as integer tensors. Those of one byte (i8, u8, bool) are stored so, as weights and masks are, and take the type of what
 they meet, as floats of one byte do (f8e4m3, f8e5m2), which inputs may have, too; the others are held in f32, which has
 those up to 2**24 exactly: a tensor with others is refused. What a program computes of whole numbers alone is computed
-in f32, so f64(x) stands in front of sums and products beyond. X @ f16(W) * s multiplies by such weights W."""
+in f32, so f64(x) stands in front of sums and products beyond. X @ f16(W) * s multiplies by such weights W. A product
+of floats of one byte with each other, X @ W.T, is f32 with as many digits as tensor cores keep that sum these, 128
+elements at a time: about four. f32(X) @ f32(W).T has those of f32."""
 
 
 def reference() -> str:

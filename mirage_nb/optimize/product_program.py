@@ -9,7 +9,7 @@ function of its arguments, and `tile.validate` finds nothing in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -77,6 +77,8 @@ RING, ONCE = "ring", "once"
 MOST_POINTS = 2
 """Of the walk, that a block takes where matrices behind its products are read early: of eight, a product of 4096 x 4096
 x 4096 took 228 us without and 230 with it."""
+CHUNK = "_chunk"
+"""What sums of chunks are called after."""
 ADDED = ""
 """Stands for a product behind the loop that the accumulator holds already that it is added to."""
 
@@ -136,7 +138,8 @@ def _scheme(made: ProductBlock, precision: str) -> Scheme | None:
     major = made.major
     if major is None:
         return None
-    return scheme(Asked(made.rows, made.columns, made.depth, len(made.sums), major, made.dtype, made.folded), precision)
+    extents = made.rows, made.columns, made.depth
+    return scheme(Asked(*extents, len(made.sums), major, made.dtype, made.folded, made.other), precision)
 
 
 def _boxed(block: BlockGraph, operand: Operand, step: int) -> bool:
@@ -193,12 +196,14 @@ class _Planner(OnGrid):
 
     def _computing(self, role: MathRole, loop: Loop, behind: Loop) -> tuple[Statement, ...]:
         """What a role that multiplies does at a point: the loop over what is streamed, that over what is held."""
-        made, dtype = self.made, self.made.dtype
+        made, dtype, instruction = self.made, self.made.dtype, INSTRUCTION_ROWS[role.instruction]
         self.values, self.named, self.accumulators = {}, {}, {}
         for value in made.sums:
             name = f"c{value}" if role is self.scheme.math[0] else f"c{value}_{role.name}"
             self.accumulators[value] = name
-            self._register(name, COLUMNS, role.rows, role.columns, INSTRUCTION_ROWS[role.instruction].sums)
+            self._register(name, COLUMNS, role.rows, role.columns, instruction.sums)
+            if instruction.chunk:
+                self._register(f"{name}{CHUNK}", COLUMNS, role.rows, role.columns, instruction.sums)
         rest = f"r_{role.name}" if role.rest else ""
         if rest:
             shape = (role.parts * role.rows, self.scheme.step)
@@ -225,7 +230,7 @@ class _Planner(OnGrid):
         ]  # fmt: skip
         return (
             *(Clear(name) for name in (*self.accumulators.values(), *(f"c{value}" for value in rounded))),
-            *self._steps(role, replace(loop, body=(Await(RING), *products, Release(RING, self.scheme.behind)))),
+            *self._steps(role, replace(loop, body=self._step(products))),
             *rounded.values(),
             *([replace(behind, body=(Await(ONCE), *late, Release(ONCE)))] if late else []),
             *map(self._early, self._epilogue()),
@@ -239,6 +244,19 @@ class _Planner(OnGrid):
             return behind
         axes = self.tiles[behind.source].axes
         return replace(behind, early=ROWS in axes and axes[-1] == COLUMNS)
+
+    def _step(self, products: Sequence[Product]) -> tuple[Statement, ...]:
+        """What is done with a stage. Where tensor cores sum few elements well, each product begins anew, and its sums
+        are added to those before when all are done."""
+        added = tuple(p.result for p in products if INSTRUCTION_ROWS[p.instruction].chunk)
+        if not added:
+            return (Await(RING), *products, Release(RING, self.scheme.behind))
+        apart, sums = list[Statement](), list[Statement]()
+        for product, c in zip(products, added, strict=True):
+            chunk = f"{c}{CHUNK}"
+            apart += Clear(chunk), replace(product, result=chunk)
+            sums += Map(f"{c}_sum", OpKind.ADD, None, (c, chunk)), Set(c, f"{c}_sum")
+        return (Await(RING), *apart, Release(RING), *sums)
 
     def _steps(self, role: MathRole, loop: Loop) -> tuple[Statement, ...]:
         """The loop over what is streamed; of folded columns, groups of warps take turns with its first steps."""
@@ -278,7 +296,8 @@ class _Planner(OnGrid):
             shape = (-(-first // PATTERN_ROWS) * PATTERN_ROWS, second)  # what lies beyond is not multiplied
             name = f"{stem}{len(self.slots)}"
             self.slots[operand] = name
-            self.tiles[name] = Tile(name, Place.SHARED, operand.axes[-2:], shape, self.made.dtype, Layout.PANELS)
+            dtype = block.args[attrs.arg].dtype
+            self.tiles[name] = Tile(name, Place.SHARED, operand.axes[-2:], shape, dtype, Layout.PANELS)
         return self.slots[operand]
 
     def _copy(self, operand: Operand, name: str) -> Copy:

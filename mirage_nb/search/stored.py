@@ -1,12 +1,13 @@
 """Tensors of one byte are read as they are stored: no kernel is there to widen them.
 
 In: a tensor program. Out: the same one without casts of such tensors, and of views of them, where what reads them has
-the same type without: `X @ f16(W)` reads W. Invariant: every other value has the type that it had.
+the same type without: `X @ f16(W)` reads W. Invariant: every other value has the type that it had, and the digits:
+floats of one byte that are widened before they are multiplied are summed as wide ones are.
 """
 
 from __future__ import annotations
 
-from mirage_nb.ir import BYTES, OPS, CastAttrs, DType, KernelGraph, Op, OpKind, Trait
+from mirage_nb.ir import BYTES, FLOAT8, OPS, CastAttrs, DType, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.rewrite import Rewrite
 
 
@@ -28,7 +29,7 @@ def as_stored(program: KernelGraph) -> KernelGraph:
         alike = {(late.get(v), made.graph.types[made.held[v]].dtype) for v in op.inputs}
         if stored and not (viewed and len(alike) == 1):
             there = KernelGraph.append(made.graph, Op(op.kind, made.places(op.inputs), op.attrs))
-            for v in stored if there.types[-1].dtype is not wanted else ():
+            for v in stored if there.types[-1].dtype is not wanted or _few_digits(there) else ():
                 widen(v)
         made.copy(op, (value,))
         if made.graph.types[made.held[value]].dtype is not wanted:
@@ -36,6 +37,12 @@ def as_stored(program: KernelGraph) -> KernelGraph:
     for value in {*program.outputs} & {*late}:
         widen(value)
     return made.returning(program)
+
+
+def _few_digits(program: KernelGraph) -> bool:
+    """Whether the last operator multiplies floats of one byte with each other."""
+    op = program.ops[-1]
+    return op.kind is OpKind.MATMUL and all(program.types[v].dtype in FLOAT8 for v in op.inputs)
 
 
 def _widens(program: KernelGraph, op: Op) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from mirage_nb.ir import OPS, OpKind, Trait
 from mirage_nb.tile.boxes import Matrix
 from mirage_nb.tile.flight import Flight
+from mirage_nb.tile.groups import ROWS
 from mirage_nb.tile.instructions import Place
 from mirage_nb.tile.places import Coordinates, Held, Places, joined, through
 from mirage_nb.tile.program import (
@@ -140,6 +141,7 @@ class _Role:
         self.values: dict[str, Held] = {}
         self.taken: dict[str, int] = {}
         self.stored: set[str] = set()
+        self.passed: set[str] = set()  # tiles whose sums have been added to another's
         self.turn = False
         self.before: dict[str, int] = {}  # what was taken when the turn began
         self.steps = 0
@@ -148,7 +150,7 @@ class _Role:
         """All findings of this role; None where it has to wait."""
         yield from self._body(self.program.statements(self.role.name))
         yield from self._kept()
-        for held in self.tiles.values():
+        for held in (held for name, held in self.tiles.items() if name not in self.passed):
             for (axis, what), parts in held.folded.items():
                 yield from self.places.whole(axis, what, parts)
         if self.turn:
@@ -336,11 +338,14 @@ class _Role:
             yield f"{product.result} adds products of other places"
         key = (axis, f"{left.name} @ {right.name}")
         depth = right.shape[right.axes.index(axis)]
-        folded = dict(total.folded)
+        folded, most = dict(total.folded), ROWS[product.instruction].chunk
+        if most and sum(length for parts in folded.values() for _, length in parts) + depth > most:
+            yield f"{product.result} sums more than {most} elements of {axis}: {product.instruction} drops digits"
         alike = (start.const for start, _ in folded.get(key, ()) if start.terms == summed.terms)
         if any(abs(const - summed.const) < depth for const in alike):
             yield f"{key[1]}: elements along {axis} are added twice"
         folded[key] = folded.get(key, frozenset()) | {(summed, depth)}
+        self.passed.discard(product.result)
         self.tiles[product.result] = replace(total, at=at, folded=folded, version=total.version + 1)
 
     def _value(self, statement: Number | Read | Count | Until | Map | Reduce) -> Iterator[str]:
@@ -360,7 +365,7 @@ class _Role:
                 spec = OPS[kind]
                 if Trait.ELEMENTWISE not in spec.traits or (spec.arity or len(operands)) != len(operands):
                     yield f"{kind.value} of {len(operands)} values is nothing elementwise"
-                value = yield from self._joined(operands)
+                value = yield from self._joined(operands, zeros=kind is OpKind.ADD)
                 self.values[name] = value
             case Reduce(name, kind, operand, axis):
                 value = yield from self._joined((operand,))
@@ -370,15 +375,15 @@ class _Role:
                 yield from self._whole(value)
                 self.values[name] = self.places.reduced(value, axis)
 
-    def _joined(self, operands: tuple[str, ...]) -> Generator[str, None, Held]:
-        """What operands make together."""
+    def _joined(self, operands: tuple[str, ...], *, zeros: bool = False) -> Generator[str, None, Held]:
+        """What operands make together. zeros: they may be register tiles that were cleared."""
         found = Held()
         for operand in operands:
             part = self.values.get(operand)
             if operand in self.tiles:
                 tile, held = self.program.tile(operand), self.tiles[operand]
                 part = replace(held, axes=tile.axes, reads={operand: held.version} if len(tile.axes) > 1 else {})
-                if len(tile.axes) > 1 and not held.at:
+                if len(tile.axes) > 1 and not held.at and not zeros:
                     yield f"{operand} is read before products have added to it"
                 if any(operand in group.results for group in self.flight.unfinished):
                     yield f"{operand} is read while products still add to it"
@@ -405,6 +410,7 @@ class _Role:
             yield f"{name} is no register tile"
         elif self.flight.under_way(name):
             yield f"{name} changes while products are under way with it"
+        self.passed.discard(name)
         before = self.tiles.get(name)
         self.tiles[name] = replace(held, version=before.version + 1 if before else 0)
 
@@ -417,6 +423,7 @@ class _Role:
         if name not in held.reads:
             yield from self._whole(held)
         yield from self._changed(name, held)
+        self.passed |= held.reads.keys() - {name} if name in held.reads else set()
 
     def _store(self, store: Store) -> Iterator[str]:
         tile = self.places.tensor(store.target)

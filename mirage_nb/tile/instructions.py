@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from itertools import product
 
-from mirage_nb.ir import FLOATS, DType
-from mirage_nb.tile.precision import COMPOSITIONS, EXACT, Composition
+from mirage_nb.ir import FLOAT8, FLOATS, DType
+from mirage_nb.tile.precision import COMPOSITIONS, EXACT, FEW_CHUNK, Composition
 from mirage_nb.tile.texels import Texel, canonical_group, canonical_matrix, canonical_vector
 
 
@@ -39,7 +40,9 @@ class InstructionTile:
     multiprocessor's unit, from one to the next; latency: until a result can be used. function: of the device library.
     texel: where its registers lie in the computation space. composition: the name of what makes an f32 product of
     several of it (`precision`), "" for what multiplies elements as they are. zigzag: whether a derived row issues its
-    instances so that each shares an operand with the one in front.
+    instances so that each shares an operand with the one in front. other: the type of the right operand, where it may
+    be another one. chunk: summed elements after which a result is added to a sum of plain cores and begins anew,
+    because it keeps few bits (`precision.FEW_DIGITS`); 0: it need not.
     """
 
     name: str
@@ -58,6 +61,13 @@ class InstructionTile:
     texel: Texel
     composition: str = ""
     zigzag: bool = True
+    other: DType | None = None
+    chunk: int = 0
+
+    @property
+    def types(self) -> tuple[DType, DType]:
+        """Of left and right operands."""
+        return self.dtype, self.other or self.dtype
 
     @property
     def sums(self) -> DType:
@@ -101,6 +111,16 @@ def _wgmma(n: int, dtype: DType) -> InstructionTile:
     )  # fmt: skip
 
 
+def _wgmma_f8(n: int, left: DType, right: DType) -> InstructionTile:
+    multiplied = 64 * n * 32 / (2 * TENSOR_MULTIPLIES)
+    read = (64 + n) * 32 / SHARED_LINE
+    return InstructionTile(
+        f"wgmma.m64n{n}k32.{left.value}.{right.value}", 64, n, 32, left, frozenset({Place.SHARED}),
+        frozenset({Place.SHARED}), 4, Unit.TENSOR, (90, 90), max(multiplied, read), 32 + multiplied,
+        f"wgmma_m64k32<{n}, {left.value}>", canonical_group(n, 32, 4), other=right, chunk=FEW_CHUNK,
+    )  # fmt: skip
+
+
 def _wgmma_tf32(n: int) -> InstructionTile:
     multiplied = 64 * n * 8 / (TENSOR_MULTIPLIES / 2)
     return InstructionTile(
@@ -131,11 +151,15 @@ WGMMA_COLUMNS = (8, *range(16, 257, 16))
 TF32_COLUMNS = (32, 64, 128)
 """The same of TF32."""
 
+F8_COLUMNS = (16, 32, 64, 96, 128, 160, 192)
+"""The same of floats of one byte; of more, no thread has the registers for two sums."""
+
 INSTRUCTIONS: dict[str, InstructionTile] = {
     tile.name: tile
     for tile in (
         *(_wgmma(n, dtype) for dtype in (DType.F16, DType.BF16) for n in WGMMA_COLUMNS),
         *(_wgmma_tf32(n) for n in TF32_COLUMNS),
+        *(_wgmma_f8(n, *types) for types in product(sorted(FLOAT8, key=str), repeat=2) for n in F8_COLUMNS),
         *(_mma(dtype) for dtype in (DType.F16, DType.BF16)),
         *(_fma(dtype) for dtype in FLOATS),
         InstructionTile("mma.m16n8k8.tf32", 16, 8, 8, DType.F32, _REGISTERS, _REGISTERS, 1, Unit.TENSOR,
@@ -148,6 +172,7 @@ INSTRUCTIONS: dict[str, InstructionTile] = {
 }  # fmt: skip
 
 
-def wgmma(n: int, dtype: DType) -> InstructionTile:
-    """The product of a warpgroup with n columns. Raises KeyError if there is none."""
-    return INSTRUCTIONS[f"wgmma.m64n{n}k16.{dtype.value}"]
+def wgmma(n: int, left: DType, right: DType | None = None) -> InstructionTile:
+    """The product of a warpgroup with n columns, of operands of these types. Raises KeyError if there is none."""
+    types = f"k32.{left.value}.{(right or left).value}" if left in FLOAT8 else f"k16.{left.value}"
+    return INSTRUCTIONS[f"wgmma.m64n{n}{types}"]

@@ -22,6 +22,13 @@ from mirage_nb.ir import DType
 
 Array = NDArray[Any]
 
+FEW_DIGITS = 13
+"""Digits behind the point that tensor cores keep of sums of floats of one byte, on cards with wgmma; others of f32 keep
+23 (Khattak and Mikaitis, Accurate Models of NVIDIA Tensor Cores, 2025)."""
+FEW_DEPTH = 32
+"""Summed elements of such an instruction."""
+FEW_CHUNK = 128
+"""Summed elements after which such a sum is added to one of plain cores, as libraries do (DeepSeek-V3, section 3.3)."""
 CHUNK = 32
 """Summed elements after which a sum of tensor cores is added to one of plain cores."""
 SMALLEST = {DType.F32: 2.0**-149, DType.F64: 2.0**-1074}
@@ -164,6 +171,27 @@ def summed(left: Array, right: Array, composition: Composition, together: int = 
                         part = toward_zero(part + exact) if composition.sums is DType.F32 else part + exact
             total = total + part if composition.apart else part
     return total
+
+
+def few_summed(left: Array, right: Array, chunk: int = FEW_CHUNK) -> Array:
+    """left [m, k] @ right [k, n] of floats of one byte, k a multiple of the chunk, in f32. An instruction lines its
+    products, which are exact, and the sum so far up with the largest of them, and drops what lies beyond its digits."""
+    total = np.zeros((len(left), right.shape[1]), np.float32)
+    for start in range(0, left.shape[1], chunk):
+        part = np.zeros(total.shape)
+        for k in range(start, start + chunk, FEW_DEPTH):
+            exact = left[:, k : k + FEW_DEPTH, None] * right[None, k : k + FEW_DEPTH]
+            terms = np.concatenate([exact, part[:, None]], axis=1)
+            part = _cut(_cut(terms, np.abs(terms).max(1, keepdims=True)).sum(1))
+        total = total + part.astype(np.float32)
+    return total
+
+
+def _cut(values: Array, largest: Array | None = None) -> Array:
+    """Numbers without what lies beyond the digits of the largest of them, or each without its own."""
+    _, exponent = np.frexp(np.abs(values) if largest is None else largest)
+    unit = np.ldexp(1.0, exponent - 1 - FEW_DIGITS)
+    return np.asarray(np.trunc(values / unit) * unit)
 
 
 def toward_zero(values: Array) -> Array:

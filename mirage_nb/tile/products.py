@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from mirage_nb.ir import (
+    FLOAT8,
+    FLOATS,
     HALVES,
     OPS,
     AccumAttrs,
@@ -82,14 +84,16 @@ class Added:
 class ProductBlock:
     """A block of products.
 
-    rows, columns: of the tile that the block makes; depth: of the summed axis, all iterations of a block. sums: value
-    of each accumulator -> its products; `low`: of those that only products behind the loop read. held: value -> the
-    iterator behind it, of operands that the loop does not change. added: value -> what is `Added`. Values are nodes.
+    dtype, other: the types of left and right operands. rows, columns: of the tile that the block makes; depth: of the
+    summed axis, all iterations of a block. sums: value of each accumulator -> its products; `low`: of those that only
+    products behind the loop read. held: value -> the iterator behind it, of operands that the loop does not change.
+    added: value -> what is `Added`. Values are nodes.
     """
 
     block: BlockGraph
     written: WrittenOut
     dtype: DType
+    other: DType
     rows: int
     columns: int
     depth: int
@@ -122,12 +126,15 @@ class ProductBlock:
     @property
     def major(self) -> tuple[str, str] | None:
         """What runs along a line of left and right operands, "k" or their own axis "m"; None where no instructions
-        take them: results of f32 and f64 would lie differently, and elementwise functions are not those of f64."""
+        take them: results of f32 and f64 would lie differently, elementwise functions are not those of f64, floats of
+        one byte are read with summed elements side by side, one product for every sum."""
         majors = {
             ("k" if f.left.axes[-1] == SUMMED else "m", "k" if f.right.axes[-1] == SUMMED else "m")
             for f in self.factors
         }
         if self.dtype not in HALVES and len(majors) > 1:
+            return None
+        if self.dtype in FLOAT8 and (majors != {("k", "k")} or any(len(many) > 1 for many in self.sums.values())):
             return None
         computed = any(value not in self.sums for value, _ in self.written.saved)
         return None if self.dtype is DType.F64 and computed else min(majors)
@@ -178,11 +185,12 @@ def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBloc
             held[value] = source
         else:
             return None
-    dtypes = {block.args[f.left.attrs.arg].dtype for factors in sums.values() for f in factors}
+    every = (f for factors in sums.values() for f in factors)
+    dtypes = {(block.args[f.left.attrs.arg].dtype, block.args[f.right.attrs.arg].dtype) for f in every}
     depths = {_depth(block, f) for factors in sums.values() for f in factors}
     if len(dtypes) != 1 or len(depths) != 1:
         return None
-    dtype = dtypes.pop()
+    dtype, other = dtypes.pop()
     matrices = {v: a for v, a in held.items() if a.arg not in literal_args and block.args[a.arg].dtype is dtype}
     added = _added(written, sums, matrices) if dtype in HALVES else {}
     low = {a.left: _of_rank(*sums.pop(a.left)) for a in added.values() if isinstance(a.left, int)}
@@ -190,7 +198,7 @@ def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBloc
     if len(shapes) != 1:
         return None
     ((rows, columns),) = shapes
-    made = ProductBlock(block, written, dtype, rows, columns, depths.pop(), sums, low, held, added)
+    made = ProductBlock(block, written, dtype, other, rows, columns, depths.pop(), sums, low, held, added)
     plain = all(_plain(made, value, _axes(made, value)) for value, _ in written.saved)
     return made if plain and _beside(made) and not _compared(written.nodes) else None
 
@@ -290,7 +298,7 @@ def _factors(block: BlockGraph, nodes: Sequence[Node], value: int, literal_args:
         if left is None or right is None or {left.attrs.arg, right.attrs.arg} & literal_args:
             return ()
         types = {block.args[operand.attrs.arg].dtype for operand in (left, right)}
-        if len(types) > 1 or not types <= {DType.F16, DType.BF16, DType.F32, DType.F64}:
+        if not types <= FLOAT8 and (len(types) > 1 or not types <= {*FLOATS}):
             return ()
         found.append(Factors(left, right))
     return tuple(found)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirage_nb.tile.instructions import WGMMA_COLUMNS
+from mirage_nb.tile.instructions import F8_COLUMNS, WGMMA_COLUMNS
 from mirage_nb.tile.program import GROUP, LANES, REGISTER_BYTES
 
 Extent = int | npt.NDArray[np.float64]
@@ -29,6 +29,10 @@ DEEPEST = 12
 SHALLOWEST = 3
 ACCUMULATOR_REGISTERS = 128
 """Of a thread, for all sums."""
+TWICE_REGISTERS = {1: 192, 2: 192, 3: 128}
+"""By warpgroups: the same, where a sum of few bits is beside each."""
+BYTE, FLOAT, DOUBLE = 1, 4, 8
+"""Bytes of a float of one byte, of an f32 and of an f64 element."""
 QUAD = 4
 """Lanes that hold the columns of a row of a fragment."""
 RESERVED_BYTES = 1024
@@ -77,8 +81,6 @@ FLOAT_STEP = 32
 FLOAT_TEAMS: dict[int, Team] = {64: Team(1, 0, 0, 1), 128: Team(2, 240, 24, GROUP), 256: Team(2, 240, 24, GROUP)}
 """Of products of f32 and of f64."""
 FLOAT_COLUMNS = (32, 64, 128, 256)
-FLOAT, DOUBLE = 4, 8
-"""Bytes of an f32 and of an f64 element."""
 FEWEST, FEW = 1, 7
 """Rows beyond a multiple of an instruction's, which plain cores multiply instead of a whole instruction more."""
 FEW_COLUMNS = (128, 256)
@@ -109,17 +111,19 @@ def fits(
     """Whether a tile of `sums` accumulators, each of rows x columns, is one for a team; depth: summed elements, of
     `width` bytes; apart: chunks are summed in registers of their own; folded: columns are folded behind the products,
     by lanes that have a row to themselves."""
-    many = parts(rows, width)
-    words, left = max(1, width // FLOAT) * (2 if apart else 1), few(rows)
+    many, byte = parts(rows, width), width == BYTE
+    words, left = max(1, width // FLOAT) * (2 if apart or byte else 1), few(rows)
     each = np.multiply(rows - left, columns) * words * sums / np.maximum(many, 1) / (LANES * GROUP)
-    known = np.isin(columns, FLOAT_COLUMNS if width >= FLOAT else WGMMA_COLUMNS)
+    known = np.isin(columns, FLOAT_COLUMNS if width >= FLOAT else F8_COLUMNS if byte else WGMMA_COLUMNS)
+    twice = sum(np.where(np.equal(many, count), most, 0) for count, most in TWICE_REGISTERS.items())
     room = sum(np.where(np.equal(many, count), most, 0) for count, most in FEW_REGISTERS.items())
-    known &= (left == 0) | (np.isin(columns, FEW_COLUMNS) & (each <= room) & (sums == 1) & (width < DOUBLE))
+    known &= (left == 0) | (np.isin(columns, FEW_COLUMNS) & (each <= room) & (sums == 1) & (BYTE < width < DOUBLE))
     known &= np.greater_equal(columns, LEAST_COLUMNS) & (not folded or ((left == 0) & (width < FLOAT)))
     if width < FLOAT:
         begin = sum(np.where(np.equal(rows - left, height), t.first_registers, 0) for height, t in TEAMS.items())
         known &= np.multiply(HEIGHT / LANES / GROUP, columns) + BESIDE_SUMS <= begin
-    return (many > 0) & known & (each <= ACCUMULATOR_REGISTERS) & np.equal(np.mod(depth, step(width)), 0)
+    known &= each <= (twice if byte else ACCUMULATOR_REGISTERS)
+    return (many > 0) & known & np.equal(np.mod(depth, step(width)), 0)
 
 
 def low_columns(rank: int, *, along: bool) -> int:

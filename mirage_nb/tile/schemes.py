@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.ir import HALVES, DType
+from mirage_nb.ir import FLOAT8, HALVES, DType
 from mirage_nb.tile import rates, rules
 from mirage_nb.tile.groups import KINDS, ROWS, WIDE_COLUMNS, group_name
 from mirage_nb.tile.instructions import INSTRUCTIONS, Unit, wgmma
@@ -75,7 +75,8 @@ class Scheme:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The block's tile: rows x columns, `depth` summed elements, so many accumulators; what runs along a line of left
-    and right, "k" or their own axis "m"; the type of both; whether columns are folded behind the products."""
+    and right, "k" or their own axis "m"; the type of left, and of right where it may be another one; whether columns
+    are folded behind the products."""
 
     rows: int
     columns: int
@@ -84,6 +85,7 @@ class Asked:
     majors: tuple[str, str]
     dtype: DType = DType.F32
     folded: bool = False
+    other: DType | None = None
 
     @property
     def step(self) -> int:
@@ -100,11 +102,11 @@ def scheme(asked: Asked, precision: str) -> Scheme | None:
         return mixed(asked, *precision.split("+"))
     if not _fits(asked, precision):
         return None
-    if asked.dtype in HALVES:
+    if asked.dtype in HALVES | FLOAT8:
         team = rules.TEAMS[asked.rows]
-        row = wgmma(asked.columns, asked.dtype).name
-        role = MathRole(MATH, team.parts, team.math_registers, row, asked.rows // team.parts, asked.columns)
-        return Scheme(asked.step, 1, (role,), team.load_warps, team.load_registers)
+        row = wgmma(asked.columns, asked.dtype, asked.other)
+        role = MathRole(MATH, team.parts, team.math_registers, row.name, asked.rows // team.parts, asked.columns)
+        return Scheme(asked.step, 0 if row.chunk else 1, (role,), team.load_warps, team.load_registers)
     team = rules.FLOAT_TEAMS[asked.rows]
     height = asked.rows // team.parts
     named = {k: group_name(k, height, asked.columns, *asked.majors) for k in kinds_of(precision, asked.dtype)}
@@ -125,7 +127,7 @@ def kinds_of(precision: str, dtype: DType) -> tuple[str, ...]:
 
 def apart(precision: str, dtype: DType) -> bool:
     """Whether the kinds of a precision sum chunks in registers of their own."""
-    return dtype not in HALVES and KINDS[kinds_of(precision, dtype)[0]].apart
+    return dtype not in HALVES | FLOAT8 and KINDS[kinds_of(precision, dtype)[0]].apart
 
 
 def _fits(asked: Asked, precision: str) -> bool:

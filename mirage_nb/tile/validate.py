@@ -227,7 +227,7 @@ def _product(program: Program, role: Role, product: Product, target: Target) -> 
     if left.place not in instruction.left or right.place not in instruction.right or result.place is not Place.REGISTER:
         yield f"{role.name}: {instruction.name} takes no operands from there"
         return
-    if {left.dtype, right.dtype} != {instruction.dtype} or result.dtype is not instruction.sums:
+    if (left.dtype, right.dtype) != instruction.types or result.dtype is not instruction.sums:
         yield f"{role.name}: {instruction.name} takes other elements"
     yield from _rest(program, role, product)
     summed = set(left.axes) & set(right.axes)

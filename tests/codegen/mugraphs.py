@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from mirage_nb.ir import AccumKind, DimAttrs, DType, Input, KernelGraph, Op, OpKind
+from mirage_nb.ir import AccumKind, CastAttrs, DimAttrs, DType, Input, KernelGraph, Op, OpKind
 from tests import mugraphs
 from tests.mugraphs import Block, one_kernel, tensor
 
@@ -248,6 +248,29 @@ def linear(
         out = b.op(OpKind.ADD, out, b.accum(held, kind=AccumKind.HOLD))
     b.save(out, (*free, at, at + 1), (*lead, m, n))
     return one_kernel("X W B R V"[: 2 * len(args) - 1] if not gated or residual else "X W B V", b)
+
+
+def scaled_linear(
+    m: int = 256, k: int = 256, n: int = 256, rows: int = 128, columns: int = 128, *, left: DType = DType.E4M3,
+    right: DType = DType.E4M3, out: DType = DType.BF16, gated: bool = False, batch: int = 1, step: int = 128,
+) -> KernelGraph:  # fmt: skip
+    """(X @ W.T) * s of floats of one byte, in tiles of `rows` x `columns`, which may hang over the ends. gated: times
+    the sigmoid of X @ V.T. batch: of X."""
+    lead, at = ((batch,), 1) if batch > 1 else ((), 0)
+    args = [tensor((*lead, m, k), left), tensor((n, k), right), tensor((n,), DType.F32)]
+    args += [tensor((n, k), right)] if gated else []
+    b = Block(tuple(args), (*lead, -(-m // rows), -(-n // columns)), -(-k // step))
+    x = b.read(0, (*(0,) * at, at, None), at + 1, (*(1,) * at, rows, step))
+    s = b.accum(b.read(2, (*(None,) * at, None, 0), None, (columns,)), kind=AccumKind.HOLD)
+    made = []
+    for arg in (1, 3)[: 1 + gated]:
+        w = b.transpose(b.read(arg, (*(None,) * at, None, 0), 1, (columns, step)), 1, 0)
+        made.append(b.accum(b.op(OpKind.MATMUL, x, w)))
+    found = b.op(OpKind.MUL, made[0], s)
+    found = b.op(OpKind.MUL, found, b.op(OpKind.SIGMOID, made[1])) if gated else found
+    found = b.op(OpKind.CAST, found, attrs=CastAttrs(out)) if out is not DType.F32 else found
+    b.save(found, (*(0,) * at, at, at + 1), (*lead, m, n))
+    return one_kernel("X W s V"[: 2 * len(args) - 1], b)
 
 
 def split_linear(

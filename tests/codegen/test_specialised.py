@@ -14,7 +14,7 @@ from mirage_nb.optimize import default_options, plan, variants
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.targets import TARGETS, Target
 from mirage_nb.tile.validate import validate
-from tests.codegen.mugraphs import linear, rmsnorm, split_linear
+from tests.codegen.mugraphs import linear, rmsnorm, scaled_linear, split_linear
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 
 H200 = TARGETS["h200"]
@@ -69,6 +69,9 @@ NAMED: dict[str, KernelGraph] = {
     "192 x 64, batch": linear(192, 128, 64, 192, 64, batch=4, residual=True),
     "256 x 80, both turned": linear(256, 128, 80, 256, 80, turned=(True, True)),
     "split": split_linear(),
+    "floats of a byte, 64 x 64 over every end": scaled_linear(150, 256, 104, 64, 64, right=DType.E5M2),
+    "floats of a byte, 128 x 32, gated": scaled_linear(256, 384, 32, 128, 32, left=DType.E5M2, gated=True),
+    "floats of a byte, 192 x 96, batch": scaled_linear(192, 128, 96, 192, 96, batch=3, out=DType.F16),
     "rows with each other": itself(right=True),
     "columns with each other, bf16": itself(right=False, dtype="bf16"),
     "gated by what is multiplied": parse_graph(GATED_BY_ITSELF),
@@ -106,6 +109,8 @@ def test_what_is_added_is_on_its_way_while_warps_multiply() -> None:
     linear(4096, 4096, 4096, 256, 128, activation=OpKind.GELU, residual=True),
     linear(512, 4096, 4096, 128, 128, activation=OpKind.SILU, gated=True, dtype=DType.BF16),
     linear(1000, 4096, 4992, 192, 192),
+    scaled_linear(4096, 4096, 4224, 128, 192),
+    scaled_linear(512, 4096, 4096, 128, 96, left=DType.E5M2, gated=True),
 ])  # fmt: skip
 def test_no_spills_and_no_warnings(graph: KernelGraph) -> None:
     emitted = emit(graph, H200)

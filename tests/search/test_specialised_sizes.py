@@ -66,6 +66,10 @@ PROGRAMS = {
     "f32, by three": "X: f32[2048, 1024]\nW: f32[1024, 2048]\nreturn X @ W",
     "f32, by three, odd rows": "X: f32[257, 1024]\nW: f32[1024, 8192]\nreturn X @ W",
     "f64": "X: f64[1024, 512]\nW: f64[512, 2048]\nreturn X @ W",
+    "floats of a byte": "X: f8e4m3[512, 1024]\nW: f8e5m2[3072, 1024]\ns: f32[3072]\nreturn bf16((X @ W.T) * s)",
+    "floats of a byte, gated": "X: f8e4m3[512, 1024]\nW: f8e4m3[3072, 1024]\nV: f8e4m3[3072, 1024]\n"
+    "return f16(silu(X @ W.T) * (X @ V.T))",
+    "floats of a byte, columns side by side": "X: f8e4m3[512, 1024]\nW: f8e4m3[1024, 512]\nreturn f16(X @ W)",
     "odd rows": "X: f16[130, 256]\nW: f16[256, 512]\nreturn X @ W",
     "odd rows of a batch": "X: f16[2, 65, 256]\nW: f16[2, 256, 512]\nreturn X @ W",
     "norm": "X: f16[256, 1024]\nG: f16[1024]\nW: f16[1024, 512]\nreturn rms_norm(X, G) @ W",
@@ -122,6 +126,7 @@ SHARED = {
 SPECIALISED = {
     "linear", "stored turned", "gated", "batch", "f32", "f32, gated", "f32, by three", "f32, by three, odd rows", "f64",
     "odd rows", "attention", "grouped attention", "low rank", "low rank, activated", "one step",
+    "floats of a byte", "floats of a byte, gated",
     "by its own transpose", "and itself", "softmax of all columns", "normed columns", "largest of a batch",
     *(f"attention, {name}" for name in (*MASKED, *BESIDE)),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from mirage_nb.lang import parse
 from mirage_nb.runtime.execution.buffers import decode, draw
 from mirage_nb.search.stored import as_stored
 
-HEAD = "X: f16[4, 8]; A: i8[6, 8]; B: i8[6, 8]; U: u8[6, 8]; s: f16[6]; return "
+HEAD = "X: f16[4, 8]; A: i8[6, 8]; B: i8[6, 8]; U: u8[6, 8]; s: f16[6]; E: f8e4m3[4, 8]; F: f8e5m2[6, 8]; return "
 CASTS = {
     "(X @ f16(A).T) * s": 0,
     "X @ A.T": 0,
@@ -26,6 +26,8 @@ CASTS = {
     "where(f16(A) > 0, f16(B), s[:, None])": 2,
     "sum(f16(A), 1)": 1,
     "f16(A) * f16(A) + s[:, None]": 1,
+    "E @ F.T": 0,
+    "f32(E) @ f32(F).T": 2,
 }
 """Expressions, and how many casts are left of them."""
 

@@ -14,9 +14,13 @@ from mirage_nb.tile.instructions import INSTRUCTIONS
 from mirage_nb.tile.precision import (
     COMPOSITIONS,
     EXACT,
+    FEW_CHUNK,
+    FEW_DEPTH,
+    FEW_DIGITS,
     Composition,
     allowed,
     bound,
+    few_summed,
     pieces,
     rounded,
     summed,
@@ -112,6 +116,17 @@ def test_pieces_add_up() -> None:
         rest = values - np.sum(pieces(values, composition), axis=0, dtype=np.float64)
         last = composition.spacing(composition.pieces - 1)
         assert (np.abs(rest) <= composition.unit**composition.pieces * np.abs(values) + last).all()
+
+
+def test_sums_of_few_digits() -> None:
+    """What is far smaller than the largest term, or than the sum so far, loses digits; not in the next chunk."""
+    one, small = np.zeros((1, 2 * FEW_CHUNK)), np.zeros((2 * FEW_CHUNK, 1))
+    one[0, [0, 1, FEW_DEPTH, FEW_CHUNK]], small[[0, 1, FEW_DEPTH, FEW_CHUNK], 0] = (256, 1, 1, 1), 1.125
+    unit = 2.0 ** (8 - FEW_DIGITS)
+    assert few_summed(one, small)[0, 0] == 288 + 3 * 1.125  # 1.125 is 36 units
+    one[0, [1, FEW_DEPTH, FEW_CHUNK]] = 1 - unit / 4
+    lost = np.trunc((1 - unit / 4) * 1.125 / unit) * unit
+    assert few_summed(one, small)[0, 0] == 288 + 2 * lost + (1 - unit / 4) * 1.125
 
 
 def test_rounding() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,17 @@ from mirage_nb.errors import GraphError
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
 from mirage_nb.interp.reference import FloatAlgebra
 from mirage_nb.interp.run import run_block
-from mirage_nb.ir import HALVES, DType, KernelGraph, OpKind
+from mirage_nb.ir import FLOAT8, HALVES, DType, KernelGraph, OpKind
 from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.runtime.execution.compile import DEVICE_FOLDER
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile import rules
 from mirage_nb.tile.groups import rows_of
-from mirage_nb.tile.instructions import INSTRUCTIONS, WGMMA_COLUMNS, Unit, wgmma
+from mirage_nb.tile.instructions import F8_COLUMNS, INSTRUCTIONS, WGMMA_COLUMNS, Unit, wgmma
 from mirage_nb.tile.program import Layout, Program
 from mirage_nb.tile.run import run
 from mirage_nb.tile.validate import LAYOUTS, validate
-from tests.codegen.mugraphs import linear
+from tests.codegen.mugraphs import linear, scaled_linear
 from tests.codegen.test_attention_beside import NAMED as BESIDE
 from tests.codegen.test_attention_programs import NAMED as CHAINED
 from tests.codegen.test_folded import NAMED as FOLDED
@@ -179,15 +180,37 @@ def test_every_product_of_warpgroups_is_planned_and_right(columns: int) -> None:
         assert wgmma(columns, dtype) in rows_of(program)
 
 
-TEAMS = [(dtype, rows) for dtype, teams in ((DType.F16, rules.TEAMS), (DType.F32, rules.FLOAT_TEAMS)) for rows in teams]
+@pytest.mark.parametrize(("left", "right"), [*product(sorted(FLOAT8, key=str), repeat=2)])
+def test_every_product_of_floats_of_a_byte_is_planned_and_right(left: DType, right: DType) -> None:
+    for columns in F8_COLUMNS:
+        program = valid_and_right(scaled_linear(64, 256, columns, 64, columns, left=left, right=right))
+        assert wgmma(columns, left, right) in rows_of(program)
+
+
+def test_sums_of_few_digits_are_sums_of_chunks() -> None:
+    """More elements than that are found, and what is added up only in part."""
+    program = plan(scaled_linear(64, 512, 64, 64, 64), FEW).kernels[0].program  # type: ignore[union-attr]
+    assert program is not None
+    text = text_of(program)
+    clear, once = ("  " * n + f"Clear(result='c6{what}')\n" for n, what in ((5, "_chunk"), (4, "")))
+    assert text.count(clear) == text.count(once) == 1
+    early = text.replace(clear, "").replace(once, once + clear[2:])
+    assert any("more than 128" in what for what in validate(program_of(early), H200))
+    added = [row for row in text.splitlines() if "_sum" in row]
+    assert len(added) == 2 and validate(program_of(text.replace("\n".join(added) + "\n", "")), H200)
+
+
+TEAMS_OF = {DType.F16: rules.TEAMS, DType.E4M3: rules.TEAMS, DType.F32: rules.FLOAT_TEAMS}
+TEAMS = [(dtype, rows) for dtype, teams in TEAMS_OF.items() for rows in teams]
 
 
 @pytest.mark.parametrize(("dtype", "rows"), TEAMS)
 def test_every_team_is_planned_and_right(dtype: DType, rows: int) -> None:
     """The roles of a tile of so many rows claim no more registers than there are, and share it."""
     step = rules.step(dtype.size)
-    program = valid_and_right(linear(rows, step, 64, rows, 64, dtype=dtype, step=step))
-    team = (rules.TEAMS if dtype in HALVES else rules.FLOAT_TEAMS)[rows]
+    whole = scaled_linear(rows, step, 64, rows, 64) if dtype in FLOAT8 else None
+    program = valid_and_right(whole or linear(rows, step, 64, rows, 64, dtype=dtype, step=step))
+    team = TEAMS_OF[dtype][rows]
     assert [(role.parts, role.registers) for role in program.roles[:1]] == [(team.parts, team.math_registers)]
 
 
@@ -207,7 +230,8 @@ def test_the_device_library_has_every_instruction_tile(edition: str) -> None:
     for tile in INSTRUCTIONS.values():
         name, _, columns = tile.function.partition("<")
         assert re.search(rf"\b{name}\(", headers), tile.name
-        assert not columns or edition == "cpu" or f"MIRAGE_WGMMA_SHAPE({tile.n}," in headers, tile.name
+        shape = "WGMMA_F8" if tile.dtype in FLOAT8 else "WGMMA_SHAPE"
+        assert not columns or edition == "cpu" or f"MIRAGE_{shape}({tile.n}," in headers, tile.name
 
 
 def test_instruction_tiles_fill_the_registers_of_their_warps() -> None:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.lang import parse
+from mirage_nb.tile.precision import few_summed
 from mirage_nb.verify.reals.conditioning import ROUNDING, analyse
 from mirage_nb.verify.reals.float_gate import as_written, compare, reference
+from mirage_nb.verify.reals.hard_inputs import finite_names, hard_inputs
 from mirage_nb.verify.reals.rounding import rounded
 from tests.shares import examples
 from tests.strategies import arrays_for, programs
@@ -57,6 +59,32 @@ def test_no_program_is_off_by_more_than_foretold(graph: KernelGraph, seed: int) 
         known = np.isfinite(want) & np.isfinite(deviation) & np.isfinite(written)
         off = np.abs(written[known] - want[known])
         assert (off <= 30 * deviation[known] + 4 * ROUNDING[type_.dtype] * np.abs(want[known])).all()
+
+
+FEW = "X: f8e4m3[24, 2048]\nW: {right}[16, 2048]\ns: f32[16]\nreturn {out}((X @ W.T) * s)"
+
+
+@pytest.mark.parametrize("out", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("right", ["f8e4m3", "f8e5m2"])
+def test_floats_of_a_byte_are_summed_with_few_digits(right: str, out: str) -> None:
+    """Chunk by chunk, as tensor cores sum them: on all hard inputs that is within what the program's types explain."""
+    graph = parse(FEW.format(right=right, out=out)).graph
+    for name in finite_names(graph):
+        inputs = hard_inputs(graph, name, 0)
+        made = few_summed(inputs["X"].astype(float), inputs["W"].T.astype(float)) * inputs["s"]
+        report = compare([rounded(made, graph.output_types[0].dtype)], reference(graph, inputs))
+        assert report.ok, (name, report.note)
+
+
+def test_sums_of_few_digits_that_go_on_are_off_by_more() -> None:
+    """What keeps few digits of all elements, not of 128, is found; and few digits where a program widens first."""
+    graph = parse(FEW.format(right="f8e5m2", out="f32")).graph
+    wide = parse(FEW.format(right="f8e5m2", out="f32").replace("X @ W.T", "f32(X) @ f32(W).T")).graph
+    inputs = hard_inputs(graph, "one large element per column", 0)
+    a, b = inputs["X"].astype(float), inputs["W"].T.astype(float)
+    made = few_summed(a, b) * inputs["s"]
+    assert compare([made], reference(graph, inputs)).ok and not compare([made], reference(wide, inputs)).ok
+    assert not compare([few_summed(a, b, 2048) * inputs["s"]], reference(graph, inputs)).ok
 
 
 def test_what_is_beyond_a_type_is_known_no_more() -> None:

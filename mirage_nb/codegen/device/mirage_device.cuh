@@ -28,6 +28,7 @@
 #include "cuda/warpgroup_registers.cuh"
 #include "cuda/warpgroup_wgmma.cuh"
 #include "cuda/warpgroup_wgmma_tf32.cuh"
+#include "cuda/warpgroup_wgmma_f8.cuh"
 #include "cuda/grid_dependency.cuh"
 #else
 #include "cpu/words.cuh"
@@ -52,6 +53,7 @@
 #include "cpu/warpgroup_registers.cuh"
 #include "cpu/warpgroup_wgmma.cuh"
 #include "cpu/warpgroup_wgmma_tf32.cuh"
+#include "cpu/warpgroup_wgmma_f8.cuh"
 #include "cpu/grid_dependency.cuh"
 #include "cpu/kernel_entry.cuh"
 #endif

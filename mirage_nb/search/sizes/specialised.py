@@ -18,13 +18,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mirage_nb.ir import HALVES, DType, OpKind
+from mirage_nb.ir import FLOAT8, HALVES, DType, OpKind
 from mirage_nb.search.sizes.anatomy import Chain, Numbers, Truths, largest
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
 from mirage_nb.tile import rates, rules
 from mirage_nb.tile.attention import KEYS
+from mirage_nb.tile.instructions import PLAIN_MULTIPLIES
 from mirage_nb.tile.products import COLUMNS, RANK, ROWS, SUMMED, Operand, ProductBlock, boxed, distinct
 from mirage_nb.tile.schemes import apart, one_kind
 from mirage_nb.tile.shared import CHUNK_BYTES, PATTERN_ROWS
@@ -102,7 +103,7 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
     able = able & rules.fits(rows, columns, depth, len(made.sums), dtype.size, doubled, made.folded)
     stage = sum(streamed.values(), nothing)
     cycles, rests = nothing, nothing
-    if dtype not in HALVES:
+    if dtype not in HALVES | FLOAT8:
         cycles, rests = one_kind(main, columns, major[0], target.precision, dtype)
     rest = rests * rules.step(dtype.size) * dtype.size + once
     stages = rules.stages(stage, target.shared_per_block - rest)
@@ -185,11 +186,14 @@ def _step_us(target: Target, constants: Constants, turn: _Turn, running: Numbers
     few = rules.few(turn.rows)
     times = turn.products * rules.step(turn.dtype.size)
     cycles = times * rates.cycle_us(target)
-    if turn.dtype not in HALVES:
+    if turn.dtype not in HALVES | FLOAT8:
         busy = cycles * turn.cycles
     else:
         share = np.minimum(constants.alone_share / target.multiprocessors, constants.sustained_share / running)
         busy = times * 2.0 * (turn.rows - few) * turn.columns / (share * target.tensor_rate * 1e6)
+    if turn.dtype in FLOAT8:  # twice as fast; a group adds what it has summed up while others multiply
+        busy, added = busy / 2, turn.products * turn.rows * turn.columns * rates.cycle_us(target) / PLAIN_MULTIPLIES
+        busy = np.maximum(busy, (busy + added) / np.maximum(rules.parts(turn.rows, rules.BYTE), 1))
     together: Numbers = rates.together(busy, cycles * rates.few_cycles(few, turn.columns, turn.dtype))
     return together
 

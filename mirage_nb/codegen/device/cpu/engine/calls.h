@@ -56,6 +56,7 @@ struct Operands {
   const struct WgmmaShape* shape;
 };
 // A null Operands::a means that a is in shared memory, else it points to four fragment registers.
+enum class F8 { NONE, E4M3, E5M2 };
 struct WgmmaShape {
   int n;  // columns of d
   bool bf16;
@@ -63,6 +64,7 @@ struct WgmmaShape {
   uint64_t a, b;    // descriptors
   bool tf32 = false;  // 8 along k instead of 16, a in registers
   bool add = true;    // to what d holds
+  F8 a_f8 = F8::NONE, b_f8 = F8::NONE;  // the types of floats of one byte, of which there are 32 along k
 };
 void collective(Collective kind, const Operands& operands, int line);
 

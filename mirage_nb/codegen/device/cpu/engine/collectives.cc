@@ -1,4 +1,5 @@
 // What a warp does as one: shuffles, mma, ldmatrix, wgmma. Each reads all lanes' operands and writes their results.
+#include <cmath>
 #include <cstring>
 
 #include "engine.h"
@@ -153,6 +154,15 @@ class Tile {
         for (int i = 0; i < 4; i++) put(mn, k + i, to_tf32(p[i]));
       }
   }
+  // As each, of [first, first + count) x [0, 32) floats of one byte with k contiguous.
+  template <class T, class Put>
+  void each_f8(int first, int count, Put put) const {
+    for (int mn = first; mn < first + count; mn++)
+      for (int k = 0; k < 32; k += 16) {
+        const T* p = chunk<T>(mn * 128 + k);
+        for (int i = 0; i < 16; i++) put(mn - first, k + i, to_float(p[i]));
+      }
+  }
   template <class T, class Put>
   void each(int first, int count, Put put) const {
     if (mn_major_) {
@@ -229,8 +239,63 @@ void multiply_tf32(const Warp& warp, const Product& product) {
       product.d[l][i] += d[mma_d_row(l, i % 4)][8 * (i / 4) + mma_d_column(l, i % 4)];
 }
 
+constexpr int FEW_DIGITS = 13;  // behind the point of sums of floats of one byte
+
+// A whole number times a power of two, of which the digits behind the first 14 are dropped.
+float few_digits(int32_t total, int exponent) {
+  const int more = 31 - FEW_DIGITS - __builtin_clz(abs(total) | 1);
+  return ldexpf(more > 0 ? float(total / (1 << more)) : float(total), more > 0 ? exponent + more : exponent);
+}
+
+// Products and the sum so far are lined up with the largest of them, and keep 13 bits behind its point; so does the sum.
+template <class A, class B>
+void multiply_f8(const Warp& warp, const Product& product) {
+  const WgmmaShape& shape = product.shape;
+  static float a[16][32], b[32][256], d[16][256], most[256], plain[256], scale[256];
+  static int32_t total[256];
+  const int columns = shape.n;
+  Tile(shape.a, false, warp, product.line).each_f8<A>(warp.index % 4 * 16, 16, [](int m, int k, float v) { a[m][k] = v; });
+  Tile(shape.b, false, warp, product.line).each_f8<B>(0, columns, [](int n, int k, float v) { b[k][n] = v; });
+  for (int l = 0; l < LANES; l++)
+    for (int i = 0; i < columns / 2; i++)
+      d[mma_d_row(l, i % 4)][8 * (i / 4) + mma_d_column(l, i % 4)] = shape.add ? product.d[l][i] : 0;
+  for (auto& sums : d) {
+    const float(&left)[32] = a[&sums - d];
+    for (int n = 0; n < columns; n++) most[n] = fabsf(plain[n] = sums[n]);
+    for (int k = 0; k < 32; k++)
+      for (int n = 0; n < columns; n++) {
+        plain[n] += left[k] * b[k][n];
+        most[n] = most[n] < fabsf(left[k] * b[k][n]) ? fabsf(left[k] * b[k][n]) : most[n];
+      }
+    for (int n = 0; n < columns; n++) {
+      const bool finite = std::isfinite(plain[n]) && most[n] > 0;
+      scale[n] = finite ? ldexpf(1, FEW_DIGITS - ilogbf(most[n])) : 0;
+      total[n] = finite ? int32_t(sums[n] * scale[n]) : 0;
+    }
+    for (int k = 0; k < 32; k++)
+      for (int n = 0; n < columns; n++) total[n] += scale[n] > 0 ? int32_t(left[k] * b[k][n] * scale[n]) : 0;
+    for (int n = 0; n < columns; n++) sums[n] = scale[n] > 0 ? few_digits(total[n], -ilogbf(scale[n])) : plain[n];
+  }
+  for (int l = 0; l < LANES; l++)
+    for (int i = 0; i < columns / 2; i++)
+      product.d[l][i] = d[mma_d_row(l, i % 4)][8 * (i / 4) + mma_d_column(l, i % 4)];
+}
+
+template <class A>
+void multiply_f8(const Warp& warp, const Product& product) {
+  if (product.shape.b_f8 == F8::E4M3) {
+    multiply_f8<A, f8e4m3>(warp, product);
+  } else {
+    multiply_f8<A, f8e5m2>(warp, product);
+  }
+}
+
 void run_product(const Warp& warp, const Product& product) {
-  if (product.shape.tf32) {
+  if (product.shape.a_f8 == F8::E4M3) {
+    multiply_f8<f8e4m3>(warp, product);
+  } else if (product.shape.a_f8 == F8::E5M2) {
+    multiply_f8<f8e5m2>(warp, product);
+  } else if (product.shape.tf32) {
     multiply_tf32(warp, product);
   } else if (product.shape.bf16) {
     multiply<bf16>(warp, product);
