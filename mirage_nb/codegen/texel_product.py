@@ -18,6 +18,7 @@ from mirage_nb.ir import DType
 from mirage_nb.tile.groups import ROWS
 from mirage_nb.tile.program import Product, Program, Tile, summed_axis
 from mirage_nb.tile.register_resident import VECTOR_BYTES
+from mirage_nb.tile.rules import HEIGHT, step
 from mirage_nb.tile.texels import HAS, LANES, Digit, Spread, Texel
 
 REST = "_rest"
@@ -313,3 +314,49 @@ class WideProduct(TexelProduct):
             out.line("store(left_rest + at, v);")
         out.line("fence_proxy_async();")
         out.line(f"barrier_sync(1 + {group}, {threads});")
+
+
+class WidenedProduct(WideProduct):
+    """Writes one product of a warpgroup whose right operand is stored in bytes: pairs of a row are widened to words of
+    the left operand's type, while the instructions of the step in front multiply."""
+
+    def __init__(self, out: Writer, program: Program, product: Product, slot: str, first: tuple[str, str]) -> None:
+        super().__init__(out, program, product, slot, first)
+        self.wide, self.element = stored_type(self.row.dtype), stored_type(self.row.types[1])
+
+    def emit(self) -> None:
+        """All steps of the slot."""
+        out, texel, target, left = self.out, self.texel, self.product.result, self.tiles[0]
+        steps, subtiles, line = self.depth // texel.k, texel.extents[1] // HEIGHT, step(self.row.dtype.size)
+        each = line // texel.k
+        function = self.row.function.removesuffix(">")
+        with out.block():
+            self._base(self.side(1))
+            begin = f" + ({self.first[0]}) * {line}" if self.first[0] != "0" else ""
+            out.line(f"const {self.wide}* const left = {left.name} + {self.slot} * {left.elements}{begin};")
+            out.line(f"uint32_t right[{steps}][{subtiles}][1][4];")
+            with out.unrolled("step", steps) as step_:
+                self._widen(step_, subtiles)
+                out.line(f"wgmma_hold(right[{step_}]);")
+                with out.unrolled("s", subtiles) as s:
+                    out.line(f"wgmma_fence({target}[{s}]);")
+                place = f"{step_} / {each} * {left.shape[0] * line} + {step_} % {each} * {texel.k}"
+                with out.unrolled("s", subtiles) as s:
+                    b = f"wgmma_descriptor<Major::K>(left + {place})"
+                    out.line(f"{function}, {self.wide}, Major::K>({target}[{s}], right[{step_}][{s}][0], {b});")
+                out.line("wgmma_commit();")
+                with out.block(f"if ({step_} > 0)"):
+                    out.line("wgmma_pass<1>();")
+                    out.line(f"wgmma_hold(right[{step_} > 0 ? {step_} - 1 : 0]);")
+            with out.unrolled("s", subtiles) as s:
+                out.line(f"wgmma_wait<0>({target}[{s}]);")
+            out.line(f"wgmma_hold(right[{steps - 1}]);")
+
+    def _widen(self, step_: str, subtiles: int) -> None:
+        """The words of one step: of every row the pairs of its two halves."""
+        rows, typed = self.tiles[1].shape[0], self._typed()
+        with self.out.unrolled("s", subtiles) as s, self.out.unrolled("h", 2) as h:
+            places = [f"{HEIGHT} * {s} + 8 * {h}, {self.texel.k} * {step_} + {8 * half}" for half in range(2)]
+            twos = ", ".join(f"right_base + panel_step<{rows}{typed}>(right_mixed, {at})" for at in places)
+            words = f"right[{step_}][{s}][0][{h}], right[{step_}][{s}][0][2 + {h}]"
+            self.out.line(f"widen_bytes<{self.element}, {self.wide}>(load_twos({twos}), {words});")

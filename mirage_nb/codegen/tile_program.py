@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mirage_nb.codegen.emitted import MapArg
-from mirage_nb.codegen.texel_product import TexelProduct, WideProduct
+from mirage_nb.codegen.texel_product import TexelProduct, WidenedProduct, WideProduct
 from mirage_nb.codegen.tile_behind import BehindText
 from mirage_nb.codegen.tile_copies import tensor_map, write_copy
 from mirage_nb.codegen.tile_products import ProductText
@@ -412,7 +412,8 @@ class ProgramText:
         write_copy(self.out, self.program, copy, self.products.ring_of(copy.target).name, ahead=ahead)
 
     def _derived_product(self, product: Product) -> None:
-        writer = WideProduct if ROWS[product.instruction].texel.left is None else TexelProduct
+        row = ROWS[product.instruction]
+        writer = WidenedProduct if row.other else TexelProduct if row.texel.left is not None else WideProduct
         slot = f"{self.products.ring_of(product.left).name}_slot"
         writer(self.out, self.program, product, slot, (c_index(product.row), c_index(product.column))).emit()
 

@@ -145,7 +145,8 @@ def _scheme(made: ProductBlock, precision: str) -> Scheme | None:
 def _boxed(block: BlockGraph, operand: Operand, step: int) -> bool:
     """Whether boxes of the copy engine bring the tile."""
     attrs = operand.attrs
-    return bool(boxed(operand, block.args[attrs.arg].shape, block.tile_shape(attrs), block.overhanging(attrs), step))
+    tensor, tile, over = block.args[attrs.arg], block.tile_shape(attrs), block.overhanging(attrs)
+    return bool(boxed(operand, tensor.shape, tile, over, step, tensor.dtype.size))
 
 
 @dataclass(slots=True)

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from mirage_nb.ir import DType
-from mirage_nb.tile.instructions import INSTRUCTIONS, TF32_COLUMNS, InstructionTile, Place
+from mirage_nb.ir import BYTES, HALVES, DType
+from mirage_nb.tile.instructions import INSTRUCTIONS, WGMMA_COLUMNS, InstructionTile, Place
 from mirage_nb.tile.precision import COMPOSITIONS
 from mirage_nb.tile.program import GROUP, LANES, Product, Program
 from mirage_nb.tile.register_resident import VECTOR_BYTES
-from mirage_nb.tile.rules import FEW, FEWEST
+from mirage_nb.tile.rules import FEW, FEWEST, LEAST_COLUMNS
 from mirage_nb.tile.texels import Texel, derived, in_bits, nearest, over_warps, renamed, repeated, swapped
 
 WIDE_COLUMNS = 64
@@ -29,6 +29,8 @@ LANE_ROWS = 4
 MOST_SUMS = 128
 """Registers of a thread for results."""
 WARPS = ((1, 4), (2, 2), (4, 1))
+WIDENED_ROWS = tuple(n for n in WGMMA_COLUMNS if n >= LEAST_COLUMNS)
+"""Of products whose right operand is widened."""
 ROW_EXTENTS, COLUMN_EXTENTS = (32, 64, 128), (32, 64, 96, 128, 256)
 MAJORS = ("k", "m")
 """Which index of an operand runs along a line of shared memory: the summed one, or its own."""
@@ -40,12 +42,14 @@ banks of swizzled lines. Others hold neighbours along the summed axis."""
 @dataclass(frozen=True, slots=True)
 class GroupKind:
     """A kind of derived row. instruction: the row of the table behind it, of wgmma one of several. few: for rows of an
-    odd extent's end, too. zigzag: the order of instances (`InstructionTile`)."""
+    odd extent's end, too. zigzag: the order of instances (`InstructionTile`). stored: the type of right operands that
+    are widened in registers."""
 
     instruction: str
     composition: str = ""
     few: bool = False
     zigzag: bool = True
+    stored: DType | None = None
 
     @property
     def row(self) -> InstructionTile:
@@ -85,6 +89,10 @@ KINDS = {
     "mma_3xtf32": GroupKind("mma.m16n8k8.tf32", "3xtf32"),
     "wgmma_tf32": GroupKind("wgmma.m64n64k8.tf32", "tf32"),
     "wgmma_3xtf32": GroupKind("wgmma.m64n64k8.tf32", "3xtf32"),
+    **{
+        f"wgmma_{half.value}_{byte.value}": GroupKind(f"wgmma.m64n64k16.{half.value}", stored=byte)
+        for half in sorted(HALVES, key=str) for byte in sorted(BYTES, key=str)
+    },
 }
 
 
@@ -135,9 +143,9 @@ def _lanes(row: InstructionTile, lane_rows: int, left: str, right: str) -> Texel
     return made
 
 
-def wide_texel(rows: int, columns: int, right: str) -> Texel:
+def wide_texel(one: InstructionTile, columns: int, right: str) -> Texel:
     """wgmma with operands swapped: right, transposed, comes from registers, left from shared memory as it lies."""
-    grown = repeated(INSTRUCTIONS[f"wgmma.m64n{rows}k8.tf32"].texel, "i", columns // WIDE_COLUMNS)
+    grown = repeated(one.texel, "i", columns // WIDE_COLUMNS)
     return swapped(nearest(grown, "i") if right == "m" else grown)
 
 
@@ -149,17 +157,17 @@ def _row(name: str) -> InstructionTile | None:
     if said is None or kind is None or name not in _names(said["kind"]):
         return None
     m, n, left, right = int(said["m"]), int(said["n"]), said["left"], said["right"]
-    if kind.wide and (left != "k" or m not in TF32_COLUMNS or n % WIDE_COLUMNS):
+    one = INSTRUCTIONS.get(kind.instruction.replace("m64n64", f"m64n{m}")) if kind.wide else kind.row
+    if one is None or (kind.wide and (left != "k" or n % WIDE_COLUMNS)) or (kind.stored and right != "k"):
         return None
-    one = INSTRUCTIONS[f"wgmma.m64n{m}k8.tf32"] if kind.wide else kind.row
-    texel = wide_texel(m, n, right) if kind.wide else group_texel(kind, m, n, left, right)
+    texel = wide_texel(one, n, right) if kind.wide else group_texel(kind, m, n, left, right)
     if texel is None:
         return None
     shared = frozenset({Place.SHARED})
     cycles = m * n * texel.k / (one.m * one.n * one.k) * one.cycles
     made = replace(
         one, name=name, m=m, n=n, k=texel.k, left=shared, right=shared, warps=GROUP, texel=texel,
-        composition=kind.composition, zigzag=kind.zigzag,
+        composition=kind.composition, zigzag=kind.zigzag, other=kind.stored,
     )  # fmt: skip
     made = replace(made, cycles=cycles * len(made.arithmetic.terms))
     return made if made.registers <= MOST_SUMS else None
@@ -169,6 +177,7 @@ def _row(name: str) -> InstructionTile | None:
 def _names(kind: str) -> frozenset[str]:
     """What rows of a kind may be called."""
     whole = ROW_EXTENTS if KINDS[kind].row.dtype.size >= DType.F32.size else ()
+    whole = WIDENED_ROWS if KINDS[kind].stored is not None else whole
     rows = [(m, left) for m in whole for left in MAJORS] + [(m, "k") for m in range(FEWEST, FEW + 1) if KINDS[kind].few]
     tiles = [(m, n, left, right) for m, left in rows for n in COLUMN_EXTENTS for right in MAJORS]
     return frozenset(group_name(kind, *tile) for tile in tiles)

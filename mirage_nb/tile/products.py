@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from mirage_nb.ir import (
+    BYTES,
     FLOAT8,
     FLOATS,
     HALVES,
@@ -35,7 +36,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.ir.jumps import jumps
-from mirage_nb.tile.rules import low_columns
+from mirage_nb.tile.rules import low_columns, step
 from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES, PATTERN_ROWS
 from mirage_nb.tile.sketch import MATMULS, pairs
 from mirage_nb.tile.written_out import Node, WrittenOut, write_out
@@ -109,6 +110,16 @@ class ProductBlock:
         return found.union(operand for added in self.added.values() for operand, _ in added.held)
 
     @property
+    def step(self) -> int:
+        """Summed elements of a stage."""
+        return step(min(self.dtype.size, self.other.size))
+
+    @property
+    def widened(self) -> bool:
+        """Whether right operands are stored in bytes, and left ones are not."""
+        return self.dtype in HALVES and self.other in BYTES
+
+    @property
     def folded(self) -> bool:
         """Whether columns are folded behind the loop."""
         return any(node.kind in OF_ROWS for node in self.written.nodes)
@@ -126,15 +137,15 @@ class ProductBlock:
     @property
     def major(self) -> tuple[str, str] | None:
         """What runs along a line of left and right operands, "k" or their own axis "m"; None where no instructions
-        take them: results of f32 and f64 would lie differently, elementwise functions are not those of f64, floats of
-        one byte are read with summed elements side by side, one product for every sum."""
+        take them: results of f32 and f64 would lie differently, elementwise functions are not those of f64, bytes are
+        read with summed elements side by side, one product for every sum."""
         majors = {
             ("k" if f.left.axes[-1] == SUMMED else "m", "k" if f.right.axes[-1] == SUMMED else "m")
             for f in self.factors
         }
         if self.dtype not in HALVES and len(majors) > 1:
             return None
-        if self.dtype in FLOAT8 and (majors != {("k", "k")} or any(len(many) > 1 for many in self.sums.values())):
+        if self.other in BYTES and (majors != {("k", "k")} or any(len(many) > 1 for many in self.sums.values())):
             return None
         computed = any(value not in self.sums for value, _ in self.written.saved)
         return None if self.dtype is DType.F64 and computed else min(majors)
@@ -150,10 +161,12 @@ def distinct(operands: Collection[Operand], tensor: Callable[[InIterAttrs], Hash
     return len({read for read, _ in named}) == len(named)
 
 
-def boxed(operand: Operand, tensor: Sequence[int], tile: Sequence[Any], over: Sequence[Any], step: int) -> Any:
+def boxed(
+    operand: Operand, tensor: Sequence[int], tile: Sequence[Any], over: Sequence[Any], step: int, size: int
+) -> Any:
     """Whether boxes of the copy engine bring a tile, whose extents are numbers or arrays of them, in whole panels, with
-    zeros where it hangs over the end: `over`, for every dimension. step: summed elements of a line."""
-    size = LINE_BYTES // step
+    zeros where it hangs over the end: `over`, for every dimension. step: summed elements of a stage, each of `size`
+    bytes."""
     panel = step if operand.axes[-1] in (SUMMED, RANK) else tile[-1]
     fits = np.equal(np.mod(np.multiply(panel, size), LINE_BYTES), 0) & (tensor[-1] * size % CHUNK_BYTES == 0)
     if math.prod(tensor[:-2]) > 1:
@@ -192,7 +205,7 @@ def find_product(block: BlockGraph, literal_args: frozenset[int]) -> ProductBloc
         return None
     dtype, other = dtypes.pop()
     matrices = {v: a for v, a in held.items() if a.arg not in literal_args and block.args[a.arg].dtype is dtype}
-    added = _added(written, sums, matrices) if dtype in HALVES else {}
+    added = _added(written, sums, matrices) if dtype in HALVES and other is dtype else {}
     low = {a.left: _of_rank(*sums.pop(a.left)) for a in added.values() if isinstance(a.left, int)}
     shapes = {nodes[v].shape[-2:] for v in sums}
     if len(shapes) != 1:
@@ -297,8 +310,9 @@ def _factors(block: BlockGraph, nodes: Sequence[Node], value: int, literal_args:
         right = _streamed(block, nodes, right_value, (SUMMED, COLUMNS))
         if left is None or right is None or {left.attrs.arg, right.attrs.arg} & literal_args:
             return ()
-        types = {block.args[operand.attrs.arg].dtype for operand in (left, right)}
-        if not types <= FLOAT8 and (len(types) > 1 or not types <= {*FLOATS}):
+        types = [block.args[operand.attrs.arg].dtype for operand in (left, right)]
+        alike = types[0] is types[1] and types[0] in FLOATS
+        if not alike and not FLOAT8.issuperset(types) and not (types[0] in HALVES and types[1] in BYTES):
             return ()
         found.append(Factors(left, right))
     return tuple(found)

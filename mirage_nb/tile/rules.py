@@ -126,6 +126,17 @@ def fits(
     return (many > 0) & known & np.equal(np.mod(depth, step(width)), 0)
 
 
+WIDENED_COLUMNS = {64: 1, 128: 2}
+"""By the columns of a block's tile: the warpgroups that multiply by what they widen, each all rows by 64 columns."""
+
+
+def widened_fits(rows: Extent, columns: Extent, depth: Extent, sums: int) -> Any:
+    """Whether a tile is one for warpgroups that widen right operands of one byte in registers."""
+    known = np.isin(rows, WGMMA_COLUMNS) & np.greater_equal(rows, LEAST_COLUMNS) & np.isin(columns, [*WIDENED_COLUMNS])
+    each = np.multiply(rows, min(WIDENED_COLUMNS)) * sums / (LANES * GROUP)
+    return known & (each <= ACCUMULATOR_REGISTERS) & np.equal(np.mod(depth, step(BYTE)), 0)
+
+
 def low_columns(rank: int, *, along: bool) -> int:
     """Columns of an accumulated product of low rank, which instructions sum sixteen at a time; along: lines of what it
     is multiplied by, which come whole."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.ir import FLOAT8, HALVES, DType
+from mirage_nb.ir import BYTES, FLOAT8, HALVES, DType
 from mirage_nb.tile import rates, rules
 from mirage_nb.tile.groups import KINDS, ROWS, WIDE_COLUMNS, group_name
 from mirage_nb.tile.instructions import INSTRUCTIONS, Unit, wgmma
@@ -90,12 +90,14 @@ class Asked:
     @property
     def step(self) -> int:
         """Summed elements of a stage."""
-        return rules.step(self.dtype.size)
+        return rules.step(min(self.dtype.size, (self.other or self.dtype).size))
 
 
 def scheme(asked: Asked, precision: str) -> Scheme | None:
     """The scheme of one kind of instruction; None where none fits. precision: one of `KINDS_OF`, a kind, or
     two kinds with a plus between them, which share the columns."""
+    if asked.dtype in HALVES and asked.other in BYTES:
+        return widened(asked)
     if rules.few(asked.rows):
         return with_few_rows(asked, precision)
     if "+" in precision:
@@ -116,6 +118,22 @@ def scheme(asked: Asked, precision: str) -> Scheme | None:
     fastest = max(able, key=lambda kind: float(rates.rate(kind, asked.rows, asked.columns)))
     role = MathRole(MATH, team.parts, team.math_registers, named[fastest], height, asked.columns)
     return Scheme(asked.step, 0, (role,), team.load_warps, team.load_registers)
+
+
+def widened(asked: Asked) -> Scheme | None:
+    """Groups of warps side by side, each of which widens columns of its own, and multiplies all rows by them."""
+    assert asked.other is not None
+    if asked.folded or not rules.widened_fits(asked.rows, asked.columns, asked.depth, asked.sums):
+        return None
+    width, many = min(rules.WIDENED_COLUMNS), rules.WIDENED_COLUMNS[asked.columns]
+    name = group_name(f"wgmma_{asked.dtype.value}_{asked.other.value}", asked.rows, width, *asked.majors)
+    registers, load_warps, load_registers = (MOST_REGISTERS, GROUP, LEAST_REGISTERS) if many > 1 else (0, 1, 0)
+    if name not in ROWS:
+        return None
+    roles = (
+        MathRole(f"{MATH}{n or ''}", 1, registers, name, asked.rows, width, n * width) for n in range(many)
+    )
+    return Scheme(asked.step, 0, tuple(roles), load_warps, load_registers)
 
 
 def kinds_of(precision: str, dtype: DType) -> tuple[str, ...]:

@@ -70,6 +70,11 @@ NAMED: dict[str, KernelGraph] = {
     "256 x 80, both turned": linear(256, 128, 80, 256, 80, turned=(True, True)),
     "split": split_linear(),
     "floats of a byte, 64 x 64 over every end": scaled_linear(150, 256, 104, 64, 64, right=DType.E5M2),
+    "bytes, 64 x 64 over every end": scaled_linear(130, 256, 208, 64, 64, left=DType.F16, right=DType.I8),
+    "bytes, 128 x 128": scaled_linear(256, 128, 128, 128, 128, left=DType.BF16, right=DType.E4M3),
+    "bytes, 96 x 64, gated, batch": scaled_linear(
+        96, 128, 64, 96, 64, left=DType.F16, right=DType.U8, gated=True, batch=2, out=DType.F16
+    ),
     "floats of a byte, 128 x 32, gated": scaled_linear(256, 384, 32, 128, 32, left=DType.E5M2, gated=True),
     "floats of a byte, 192 x 96, batch": scaled_linear(192, 128, 96, 192, 96, batch=3, out=DType.F16),
     "rows with each other": itself(right=True),
@@ -110,6 +115,8 @@ def test_what_is_added_is_on_its_way_while_warps_multiply() -> None:
     linear(512, 4096, 4096, 128, 128, activation=OpKind.SILU, gated=True, dtype=DType.BF16),
     linear(1000, 4096, 4992, 192, 192),
     scaled_linear(4096, 4096, 4224, 128, 192),
+    scaled_linear(512, 4096, 4096, 128, 128, left=DType.BF16, right=DType.E5M2),
+    scaled_linear(512, 4096, 4096, 256, 64, left=DType.F16, right=DType.I8),
     scaled_linear(512, 4096, 4096, 128, 96, left=DType.E5M2, gated=True),
 ])  # fmt: skip
 def test_no_spills_and_no_warnings(graph: KernelGraph) -> None:

@@ -67,6 +67,10 @@ PROGRAMS = {
     "f32, by three, odd rows": "X: f32[257, 1024]\nW: f32[1024, 8192]\nreturn X @ W",
     "f64": "X: f64[1024, 512]\nW: f64[512, 2048]\nreturn X @ W",
     "floats of a byte": "X: f8e4m3[512, 1024]\nW: f8e5m2[3072, 1024]\ns: f32[3072]\nreturn bf16((X @ W.T) * s)",
+    "bytes": "X: f16[256, 1024]\nW: i8[3072, 1024]\ns: f16[3072]\nreturn (X @ f16(W).T) * s",
+    "bytes, gated": "X: bf16[512, 1024]\nW: f8e4m3[3072, 1024]\nV: f8e4m3[3072, 1024]\n"
+    "return silu(X @ bf16(W).T) * (X @ bf16(V).T)",
+    "bytes, columns side by side": "X: f16[512, 1024]\nW: u8[1024, 512]\nreturn X @ W",
     "floats of a byte, gated": "X: f8e4m3[512, 1024]\nW: f8e4m3[3072, 1024]\nV: f8e4m3[3072, 1024]\n"
     "return f16(silu(X @ W.T) * (X @ V.T))",
     "floats of a byte, columns side by side": "X: f8e4m3[512, 1024]\nW: f8e4m3[1024, 512]\nreturn f16(X @ W)",
@@ -126,7 +130,7 @@ SHARED = {
 SPECIALISED = {
     "linear", "stored turned", "gated", "batch", "f32", "f32, gated", "f32, by three", "f32, by three, odd rows", "f64",
     "odd rows", "attention", "grouped attention", "low rank", "low rank, activated", "one step",
-    "floats of a byte", "floats of a byte, gated",
+    "floats of a byte", "floats of a byte, gated", "bytes", "bytes, gated",
     "by its own transpose", "and itself", "softmax of all columns", "normed columns", "largest of a batch",
     *(f"attention, {name}" for name in (*MASKED, *BESIDE)),
 }  # fmt: skip

@@ -18,7 +18,7 @@ from mirage_nb.errors import GraphError
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
 from mirage_nb.interp.reference import FloatAlgebra
 from mirage_nb.interp.run import run_block
-from mirage_nb.ir import FLOAT8, HALVES, DType, KernelGraph, OpKind
+from mirage_nb.ir import BYTES, FLOAT8, HALVES, DType, KernelGraph, OpKind
 from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.runtime.execution.compile import DEVICE_FOLDER
 from mirage_nb.targets import TARGETS
@@ -185,6 +185,15 @@ def test_every_product_of_floats_of_a_byte_is_planned_and_right(left: DType, rig
     for columns in F8_COLUMNS:
         program = valid_and_right(scaled_linear(64, 256, columns, 64, columns, left=left, right=right))
         assert wgmma(columns, left, right) in rows_of(program)
+
+
+@pytest.mark.parametrize("half", sorted(HALVES, key=str))
+@pytest.mark.parametrize("stored", sorted(BYTES, key=str))
+def test_every_product_with_bytes_is_planned_and_right(stored: DType, half: DType) -> None:
+    for rows, columns in ((16, 64), (80, 128), (256, 64)):
+        program = valid_and_right(scaled_linear(rows, 128, columns, rows, columns, left=half, right=stored))
+        (row,) = rows_of(program)
+        assert row.types == (half, stored) and len(program.roles) == 1 + columns // 64
 
 
 def test_sums_of_few_digits_are_sums_of_chunks() -> None:

@@ -34,10 +34,13 @@ from mirage_nb.tile.shared import CHUNK_BYTES, PATTERN_ROWS
 @dataclass(frozen=True, slots=True)
 class _Turn:
     """What a block does at a point: products of rows x columns of a type (those of low rank count by their columns),
-    `depth` summed elements each, and `more` steps behind them. cycles: of one of f32 or f64, for a summed element;
+    `depth` summed elements each, `step` of them in a stage, and `more` steps behind them; widened: right operands are.
+    cycles: of one of f32 or f64, for a summed element;
     stage: bytes of a step; stages: of the ring; rest: bytes of second pieces and of held operands."""
 
     dtype: DType
+    step: int
+    widened: bool
     products: Numbers | int
     rows: Numbers
     columns: Numbers
@@ -47,6 +50,14 @@ class _Turn:
     stage: Numbers
     stages: Numbers
     rest: Numbers
+
+    @property
+    def parts(self) -> Numbers:
+        """Warpgroups that multiply."""
+        if self.widened:
+            return self.columns / min(rules.WIDENED_COLUMNS)
+        found: Numbers = rules.parts(self.rows, self.dtype.size)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,41 +89,44 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
     if made is None or target.capability != rules.CAPABILITY or (major := made.major) is None:
         return None
     dtype, able, nothing = made.dtype, np.ones(tiles.shape, bool), np.zeros(tiles.shape)
-    streamed: dict[object, Numbers] = {}
+    step, streamed = made.step, dict[object, Numbers]()
     rows = columns = depth = np.ones(tiles.shape)
     for factors in made.factors:
         rows, columns = (_along(tiles, *pair) for pair in ((factors.left, ROWS), (factors.right, COLUMNS)))
         depth = _along(tiles, factors.left, SUMMED) * tiles.sizes.loop
-        for operand, lines in ((factors.left, rows), (factors.right, columns)):
-            able = able & _fits(tiles, operand, rules.step(dtype.size))
+        for operand, lines, size in ((factors.left, rows, dtype.size), (factors.right, columns, made.other.size)):
+            able = able & _fits(tiles, operand, step)
             moved = tiles.outline.read_by(operand.attrs)
-            streamed[moved.tensor, moved.extents] = _panels(lines, dtype)
+            streamed[moved.tensor, moved.extents] = _panels(lines, step * size)
     ranks, once = _held(tiles, made)
     if len(ranks) > 1:
         return None
     for operand in {o for added in made.added.values() for o, _ in added.held} | {f.right for f in made.low.values()}:
-        able = able & _fits(tiles, operand, rules.step(dtype.size))
+        able = able & _fits(tiles, operand, step)
     low = made.low_columns(max(ranks, default=0))
     for factors in made.low.values():
         moved = tiles.outline.read_by(factors.right.attrs)
         lines = np.full(tiles.shape, float(rules.STEP if factors.right.axes[-1] == RANK else low))
-        streamed[moved.tensor, moved.extents] = _panels(lines, dtype)
+        streamed[moved.tensor, moved.extents] = _panels(lines, step * dtype.size)
     able = able & rules.low_fits(rows, columns, len(made.sums), len(made.low) * low)
     main = rows - rules.few(rows)
     doubled = apart(target.precision, dtype)
-    able = able & rules.fits(rows, columns, depth, len(made.sums), dtype.size, doubled, made.folded)
+    if made.widened:
+        able = able & rules.widened_fits(rows, columns, depth, len(made.sums)) & (not made.folded)
+    else:
+        able = able & rules.fits(rows, columns, depth, len(made.sums), dtype.size, doubled, made.folded)
     stage = sum(streamed.values(), nothing)
     cycles, rests = nothing, nothing
     if dtype not in HALVES | FLOAT8:
         cycles, rests = one_kind(main, columns, major[0], target.precision, dtype)
-    rest = rests * rules.step(dtype.size) * dtype.size + once
+    rest = rests * step * dtype.size + once
     stages = rules.stages(stage, target.shared_per_block - rest)
     able &= stages >= rules.SHALLOWEST
     if not able.any():
         return None
-    more = sum(-(-rank // rules.step(dtype.size)) for rank in ranks)
+    more = sum(-(-rank // step) for rank in ranks)
     products = len(made.factors) + len(made.low) * low / columns
-    turn = _Turn(dtype, products, rows, columns, depth, more, cycles, stage, stages, rest)
+    turn = _Turn(dtype, step, made.widened, products, rows, columns, depth, more, cycles, stage, stages, rest)
     return _timed(tiles, target, constants, able, turn, device)
 
 
@@ -123,8 +137,8 @@ def _along(tiles: Tiles, operand: Operand, axis: str) -> Numbers:
 
 def _fits(tiles: Tiles, operand: Operand, step: int) -> Truths:
     """Where an operand is a matrix that comes in whole boxes; what is held, with all that is summed."""
-    extents, tensor, _, hanging = tiles.cut(tiles.outline.read_by(operand.attrs))
-    fits: Truths = np.broadcast_to(boxed(operand, tensor, extents, hanging, step), tiles.shape)
+    extents, tensor, size, hanging = tiles.cut(tiles.outline.read_by(operand.attrs))
+    fits: Truths = np.broadcast_to(boxed(operand, tensor, extents, hanging, step, size), tiles.shape)
     for extent in extents[:-2]:
         fits = fits & (extent == 1)
     if RANK in operand.axes:
@@ -142,7 +156,7 @@ def _held(tiles: Tiles, made: ProductBlock) -> tuple[set[int], Numbers | float]:
             name = moved.extents[operand.axes.index(RANK)]
             rank = 1 if name is None else name.whole(tiles.sizes)
             ranks.add(rank)
-            nbytes = _panels(_along(tiles, operand, axis), made.dtype)
+            nbytes = _panels(_along(tiles, operand, axis), made.step * made.dtype.size)
             low = made.low_columns(rank) if operand.axes[0] == RANK else 0
             panels[moved.tensor, moved.extents] = nbytes * (low or rules.STEP) / rules.STEP
     return ranks, sum(panels.values(), 0.0)
@@ -152,7 +166,7 @@ def _timed(
     tiles: Tiles, target: Target, constants: Constants, able: Truths, turn: _Turn, device: Numbers
 ) -> Specialised:
     """What it takes."""
-    points, steps = tiles.sizes.total_blocks(), turn.depth / rules.step(turn.dtype.size) + turn.more
+    points, steps = tiles.sizes.total_blocks(), turn.depth / turn.step + turn.more
     turns = np.ceil(points / target.multiprocessors)
     last = points - (turns - 1) * target.multiprocessors
     full, rest = (_step_us(target, constants, turn, running) for running in (target.multiprocessors, last))
@@ -164,7 +178,7 @@ def _timed(
     moved = device / (target.device_bandwidth * 1e3)
     us = constants.latency_us + np.maximum(looped, moved) + values
     return Specialised(
-        able, rules.parts(turn.rows, turn.dtype.size), us, turns, steps * ((turns - 1) * full + rest),
+        able, turn.parts, us, turns, steps * ((turns - 1) * full + rest),
         turns * steps * copied, values, moved, turn.stage * turn.stages + turn.rest, turn.stages,
         tiles.sizes.loop != np.maximum(steps - turn.more, 2),
     )  # fmt: skip
@@ -183,8 +197,8 @@ def _behind(tiles: Tiles, constants: Constants) -> Numbers:
 
 def _step_us(target: Target, constants: Constants, turn: _Turn, running: Numbers | float) -> Numbers:
     """Microseconds of a step's products where so many multiprocessors multiply: both units, side by side."""
-    few = rules.few(turn.rows)
-    times = turn.products * rules.step(turn.dtype.size)
+    few = 0 if turn.widened else rules.few(turn.rows)
+    times = turn.products * turn.step
     cycles = times * rates.cycle_us(target)
     if turn.dtype not in HALVES | FLOAT8:
         busy = cycles * turn.cycles
@@ -193,14 +207,14 @@ def _step_us(target: Target, constants: Constants, turn: _Turn, running: Numbers
         busy = times * 2.0 * (turn.rows - few) * turn.columns / (share * target.tensor_rate * 1e6)
     if turn.dtype in FLOAT8:  # twice as fast; a group adds what it has summed up while others multiply
         busy, added = busy / 2, turn.products * turn.rows * turn.columns * rates.cycle_us(target) / PLAIN_MULTIPLIES
-        busy = np.maximum(busy, (busy + added) / np.maximum(rules.parts(turn.rows, rules.BYTE), 1))
+        busy = np.maximum(busy, (busy + added) / np.maximum(turn.parts, 1))
     together: Numbers = rates.together(busy, cycles * rates.few_cycles(few, turn.columns, turn.dtype))
     return together
 
 
-def _panels(lines: Numbers, dtype: DType) -> Numbers:
+def _panels(lines: Numbers, line: int) -> Numbers:
     """Bytes of so many lines of a step in shared memory."""
-    filled: Numbers = np.ceil(lines / PATTERN_ROWS) * PATTERN_ROWS * rules.step(dtype.size) * dtype.size
+    filled: Numbers = np.ceil(lines / PATTERN_ROWS) * PATTERN_ROWS * line
     return filled
 
 

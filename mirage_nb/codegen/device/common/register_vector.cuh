@@ -115,6 +115,16 @@ MIRAGE_DEVICE void load_four(const T* p, uint32_t& low, uint32_t& high MIRAGE_SI
   low = w.x, high = w.y;
 }
 
+// Two elements of one byte at p and two at q, as a word; both are aligned to 2 bytes.
+template <class B>
+MIRAGE_DEVICE uint32_t load_twos(const B* p, const B* q MIRAGE_SITE) {
+  static_assert(sizeof(B) == 1, "elements of one byte");
+  uint16_t low, high;
+  detail::copy<2>(&low, p MIRAGE_PASS);
+  detail::copy<2>(&high, q MIRAGE_PASS);
+  return low | uint32_t(high) << 16;
+}
+
 // 16 bytes as four words; `p` is aligned to 16 bytes.
 template <class T>
 MIRAGE_DEVICE void load_words(uint32_t (&w)[4], const T* p MIRAGE_SITE) {

@@ -41,6 +41,9 @@ MIRAGE_DEVICE void wgmma_wait(float (&d)[R], uint32_t (&)[K][1][4] MIRAGE_SITE) 
   wgmma_wait<Pending>(d MIRAGE_PASS);
 }
 
+template <int K>
+MIRAGE_DEVICE void wgmma_hold(uint32_t (&)[K][1][4]) {}
+
 // d += a * b with both in shared memory; ADD false: d = a * b.
 template <int N, class T, Major A_MAJOR, Major B_MAJOR, bool ADD = true>
 MIRAGE_DEVICE void wgmma_m64k16(float (&d)[N / 2], uint64_t a, uint64_t b MIRAGE_SITE) {

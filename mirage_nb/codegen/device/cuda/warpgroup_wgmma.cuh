@@ -178,6 +178,12 @@ MIRAGE_DEVICE void wgmma_wait(float (&d)[R], uint32_t (&a)[K][1][4]) {
   detail::pin(a);
 }
 
+// Operands in registers are as they are up to here.
+template <int K>
+MIRAGE_DEVICE void wgmma_hold(uint32_t (&a)[K][1][4]) {
+  detail::pin(a);
+}
+
 // d += a * b with both in shared memory; ADD false: d = a * b.
 template <int N, class T, Major A_MAJOR, Major B_MAJOR, bool ADD = true>
 MIRAGE_DEVICE void wgmma_m64k16(float (&d)[N / 2], uint64_t a, uint64_t b) {
