@@ -25,7 +25,7 @@ from mirage_nb.runtime.contest.early import Early, Inputs
 from mirage_nb.runtime.contest.finalists import unique, varied
 from mirage_nb.runtime.contest.heats import COMPILE_SECONDS, told
 from mirage_nb.runtime.contest.on_card import OnCard
-from mirage_nb.runtime.contest.told import how_precise, off_by, who_won
+from mirage_nb.runtime.contest.told import how_judged, how_precise, off_by, who_won
 from mirage_nb.runtime.contest.trial import (
     FIRST_SECONDS,
     RAN,
@@ -49,7 +49,6 @@ from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.settings import read_settings
-from mirage_nb.targets import PRECISIONS
 from mirage_nb.verify.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -162,8 +161,7 @@ class Passes:
         self.begin()
         snapshot = self.search.snapshot()
         candidates, chosen = snapshot.candidates, [c for c in snapshot.candidates if c.digest in snapshot.pinned]
-        if (most := self.tolerance * PRECISIONS[self.search.target.precision]) != 1:
-            self.search.tell(f"kernels may be off by {most:g} times what the program's own rounding explains")
+        how_judged(self)
         for why in distrusted(read_settings().home):
             self.search.tell(why)
         try:

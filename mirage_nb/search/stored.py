@@ -7,8 +7,9 @@ floats of one byte that are widened before they are multiplied are summed as wid
 
 from __future__ import annotations
 
-from mirage_nb.ir import BYTES, FLOAT8, OPS, CastAttrs, DType, KernelGraph, Op, OpKind, Trait
+from mirage_nb.ir import BYTES, OPS, CastAttrs, DType, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.tile.precision import has_few_digits
 
 
 def as_stored(program: KernelGraph) -> KernelGraph:
@@ -29,7 +30,8 @@ def as_stored(program: KernelGraph) -> KernelGraph:
         alike = {(late.get(v), made.graph.types[made.held[v]].dtype) for v in op.inputs}
         if stored and not (viewed and len(alike) == 1):
             there = KernelGraph.append(made.graph, Op(op.kind, made.places(op.inputs), op.attrs))
-            for v in stored if there.types[-1].dtype is not wanted or _few_digits(there) else ():
+            few = has_few_digits(op.kind, (there.types[v].dtype for v in there.ops[-1].inputs))
+            for v in stored if there.types[-1].dtype is not wanted or few else ():
                 widen(v)
         made.copy(op, (value,))
         if made.graph.types[made.held[value]].dtype is not wanted:
@@ -37,12 +39,6 @@ def as_stored(program: KernelGraph) -> KernelGraph:
     for value in {*program.outputs} & {*late}:
         widen(value)
     return made.returning(program)
-
-
-def _few_digits(program: KernelGraph) -> bool:
-    """Whether the last operator multiplies floats of one byte with each other."""
-    op = program.ops[-1]
-    return op.kind is OpKind.MATMUL and all(program.types[v].dtype in FLOAT8 for v in op.inputs)
 
 
 def _widens(program: KernelGraph, op: Op) -> bool:

@@ -12,13 +12,14 @@ operands are one piece, it is what IEEE 754 says.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.ir import DType
+from mirage_nb.ir import FLOAT8, DType, OpKind
 
 Array = NDArray[Any]
 
@@ -171,6 +172,12 @@ def summed(left: Array, right: Array, composition: Composition, together: int = 
                         part = toward_zero(part + exact) if composition.sums is DType.F32 else part + exact
             total = total + part if composition.apart else part
     return total
+
+
+def has_few_digits(kind: OpKind, operands: Iterable[DType]) -> bool:
+    """Whether an operator on operands of these types is a product of floats of one byte with each other, of whose sums
+    nobody is promised more digits than `FEW_DIGITS`."""
+    return kind is OpKind.MATMUL and FLOAT8.issuperset(operands)
 
 
 def few_summed(left: Array, right: Array, chunk: int = FEW_CHUNK) -> Array:

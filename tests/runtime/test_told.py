@@ -15,7 +15,7 @@ from mirage_nb.errors import OptionError
 from mirage_nb.ir import DType
 from mirage_nb.lang import parse
 from mirage_nb.runtime import requested
-from mirage_nb.runtime.contest.told import off_by, sentence
+from mirage_nb.runtime.contest.told import how_judged, off_by, sentence
 from mirage_nb.runtime.execution.buffers import draw_sample
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.runtime.passes import Passes
@@ -89,6 +89,15 @@ def test_programs_without_f32_keep_their_own_tolerance() -> None:
         ("X: f16[64, 64]\nW: f32[64, 64]\nreturn X @ W", "tf32"),
     ):
         assert requested.precise("h200", None, "tf32", parse(text).graph).precision == expected
+
+
+@pytest.mark.parametrize(("product", "told"), [("X @ W.T", 1), ("f32(X) @ f32(W).T", 0), ("f16(X) @ W.T", 0)])
+def test_sums_of_few_digits_are_told(product: str, told: int) -> None:
+    said = list[str]()
+    program = parse(f"X: f8e4m3[64, 128]\nW: f8e5m2[64, 128]\nreturn {product}").graph
+    search = SimpleNamespace(program=program, target=H200, tell=said.append)
+    how_judged(SimpleNamespace(search=search, tolerance=1.0))  # type: ignore[arg-type]
+    assert len(said) == told
 
 
 @pytest.mark.slow

@@ -87,6 +87,17 @@ def test_sums_of_few_digits_that_go_on_are_off_by_more() -> None:
     assert not compare([few_summed(a, b, 2048) * inputs["s"]], reference(graph, inputs)).ok
 
 
+def test_sums_of_few_terms_drop_less() -> None:
+    """What may be dropped of a sum follows from its terms, not from those that a chunk has room for."""
+    x = np.random.default_rng(0).integers(1, 15, (1, 128)) / 8
+    found = []
+    for terms in (4, 32, 128):
+        graph = parse(f"X: f8e4m3[1, {terms}]\nW: f8e4m3[1, {terms}]\nreturn X @ W.T").graph
+        inputs = {"X": 60 * x[:, :terms], "W": x[:, :terms] / 7}
+        found.append(analyse(graph, inputs).deviations[0].item() / np.sum(inputs["X"] * inputs["W"]))
+    assert found == sorted(found) and found[0] < found[-1] / 3
+
+
 def test_what_is_beyond_a_type_is_known_no_more() -> None:
     graph = parse("X: f16[4]\nY: f16[4]\nreturn 1 / (X * X), X + Y").graph
     found = analyse(graph, {"X": np.array([1.0, 10, 300, -300]), "Y": np.zeros(4)})

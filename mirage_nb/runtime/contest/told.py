@@ -23,11 +23,16 @@ from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.search.composition import UNSEARCHED
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import EXACT, PRECISIONS
+from mirage_nb.tile.precision import has_few_digits
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes
 
 LATE = "the budget was over before a found kernel was compiled and tried; extend(seconds=...) gives it more"
+SUMMED = (
+    "products of floats of one byte may be off by what tensor cores drop of their sums; "
+    "f32(X) @ f32(W) has the digits of f32"
+)
 
 
 def who_won(search: SearchSession, best: Winner) -> None:
@@ -55,6 +60,15 @@ def off_by(passes: Passes, emitted: Emitted) -> float:
     of f32 are those of the precision that its owner allows."""
     exact = emitted.options.precision == EXACT
     return passes.tolerance * (1.0 if exact else PRECISIONS[passes.search.target.precision])
+
+
+def how_judged(passes: Passes) -> None:
+    """Tell a session what its kernels may be off by beyond the rounding of its types."""
+    search, types = passes.search, passes.search.program.types
+    if (most := passes.tolerance * PRECISIONS[search.target.precision]) != 1:
+        search.tell(f"kernels may be off by {most:g} times what the program's own rounding explains")
+    if any(has_few_digits(op.kind, (types[v].dtype for v in op.inputs)) for op in search.program.ops):
+        search.tell(SUMMED)
 
 
 def how_precise(passes: Passes, best: Winner) -> None:

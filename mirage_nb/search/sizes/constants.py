@@ -96,6 +96,15 @@ class Constants:
     took 0.59 us on 32 of them."""
     stream_bytes_us: float = 125e3
     """Bytes per microsecond into one multiprocessor that only copies and multiplies: 24 KB took 0.197 us."""
+    byte_stream_bytes_us: float = 88e3
+    """The same beside products of floats of one byte, which take half the time: steps of 64 x 64, 64 x 128 and 128 x 64
+    x 128 took 0.18, 0.27 and 0.28 us of the 16 and 24 KB that they copy."""
+    widen_us: float = 0.0018
+    """A summed element of a product whose right operand is widened in registers, beside what is multiplied and widened:
+    words are loaded, and results of the instruction before are waited for."""
+    widen_operations: float = 11.0
+    """The same for an element that is widened, as `vector_operations`: a step of 64 summed elements and 64 columns took
+    0.25, 0.28 and 0.35 us for 32, 64 and 128 rows, of 128 columns 0.34 and 0.37 for 32 and 64."""
     step_us: float = 0.015
     """What a step of products takes beside its products or copies."""
     behind_operations: float = 10.0

@@ -25,7 +25,6 @@ from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
 from mirage_nb.tile import rates, rules
 from mirage_nb.tile.attention import KEYS
-from mirage_nb.tile.instructions import PLAIN_MULTIPLIES
 from mirage_nb.tile.products import COLUMNS, RANK, ROWS, SUMMED, Operand, ProductBlock, boxed, distinct
 from mirage_nb.tile.schemes import apart, one_kind
 from mirage_nb.tile.shared import CHUNK_BYTES, PATTERN_ROWS
@@ -50,6 +49,11 @@ class _Turn:
     stage: Numbers
     stages: Numbers
     rest: Numbers
+
+    @property
+    def speedup(self) -> int:
+        """Of tensor cores over what they reach with elements of 16 bits."""
+        return 2 if self.dtype in FLOAT8 else 1
 
     @property
     def parts(self) -> Numbers:
@@ -170,7 +174,7 @@ def _timed(
     turns = np.ceil(points / target.multiprocessors)
     last = points - (turns - 1) * target.multiprocessors
     full, rest = (_step_us(target, constants, turn, running) for running in (target.multiprocessors, last))
-    copied = turn.stage / constants.stream_bytes_us
+    copied = turn.stage / (constants.byte_stream_bytes_us if turn.dtype in FLOAT8 else constants.stream_bytes_us)
     step = constants.step_us
     looped = steps * ((turns - 1) * (np.maximum(full, copied) + step) + np.maximum(rest, copied) + step)
     operation = target.multiprocessors / (target.vector_rate * 1e6)
@@ -203,11 +207,13 @@ def _step_us(target: Target, constants: Constants, turn: _Turn, running: Numbers
     if turn.dtype not in HALVES | FLOAT8:
         busy = cycles * turn.cycles
     else:
-        share = np.minimum(constants.alone_share / target.multiprocessors, constants.sustained_share / running)
-        busy = times * 2.0 * (turn.rows - few) * turn.columns / (share * target.tensor_rate * 1e6)
-    if turn.dtype in FLOAT8:  # twice as fast; a group adds what it has summed up while others multiply
-        busy, added = busy / 2, turn.products * turn.rows * turn.columns * rates.cycle_us(target) / PLAIN_MULTIPLIES
-        busy = np.maximum(busy, (busy + added) / np.maximum(turn.parts, 1))
+        alone = constants.alone_share / target.multiprocessors
+        work = times * 2.0 * (turn.rows - few) * turn.columns / (turn.speedup * target.tensor_rate * 1e6)
+        busy = work / np.minimum(alone, constants.sustained_share / running)
+        if turn.widened:  # a group of warps does one after the other, while others do the same
+            operations = constants.widen_operations * target.multiprocessors / (target.vector_rate * 1e6)
+            own = work / turn.parts / alone + times * (constants.widen_us + turn.columns * operations)
+            busy = np.maximum(busy, own)
     together: Numbers = rates.together(busy, cycles * rates.few_cycles(few, turn.columns, turn.dtype))
     return together
 

@@ -25,7 +25,6 @@ from mirage_nb.interp.run import run_block
 from mirage_nb.ir import (
     BYTES,
     COMPARISONS,
-    FLOAT8,
     OPS,
     ApplyAttrs,
     BlockGraph,
@@ -39,7 +38,7 @@ from mirage_nb.ir import (
 )
 from mirage_nb.ir.dtypes import FORMATS
 from mirage_nb.ir.jumps import JUMPS, jumps
-from mirage_nb.tile.precision import FEW_CHUNK, FEW_DEPTH, FEW_DIGITS
+from mirage_nb.tile.precision import FEW_CHUNK, FEW_DEPTH, FEW_DIGITS, has_few_digits
 from mirage_nb.verify.reals.rounding import LARGEST, SMALLEST, rounded
 
 Array = NDArray[Any]
@@ -232,7 +231,7 @@ def _sums_exactly(op: Op, operands: Sequence[_Tensor], dtype: DType) -> bool:
     units = [_unit(t.exact) for t in operands]
     half = len(units) // 2  # the operands of products: those on the left, then those on the right
     unit = min(map(math.prod, zip(units[:half], units[half:], strict=True))) if half else units[0]
-    digits = FEW_DIGITS if _has_few_digits(op, operands) else FORMATS[_computed_in(dtype)][0]
+    digits = FEW_DIGITS if has_few_digits(op.kind, (t.dtype for t in operands)) else FORMATS[_computed_in(dtype)][0]
     return bool(np.all(np.where(np.isfinite(terms), terms, 0.0) <= 2.0 ** (digits + 1) * unit))
 
 
@@ -256,15 +255,10 @@ def _lost(op: Op, operands: Sequence[_Tensor], exact: Array, dtype: DType) -> Ar
         square = square + (unit * np.where(np.isfinite(terms), terms, 0.0)) ** 2
         if op.kind in PRODUCTS:
             square = square + (unit * _drift(op, operands, exact)) ** 2
-        if _has_few_digits(op, operands):
+        if has_few_digits(op.kind, (t.dtype for t in operands)):
             square = square + _of_few_digits(*(t.exact for t in operands))
         square = np.where(terms == 0, 0.0, square)  # nothing but zeros
     return square
-
-
-def _has_few_digits(op: Op, operands: Sequence[_Tensor]) -> bool:
-    """Whether it is a product of floats of one byte with each other."""
-    return op.kind is OpKind.MATMUL and all(t.dtype in FLOAT8 for t in operands)
 
 
 def _of_few_digits(left: Array, right: Array) -> Array:
@@ -273,9 +267,9 @@ def _of_few_digits(left: Array, right: Array) -> Array:
     the chunk's sum, or as the root of its squares where terms cancel. As many terms as have its sign beyond those that
     have the other one pull the sum toward zero together."""
     total: Array = np.zeros(())
-    times = LOSING * (FEW_CHUNK + FEW_CHUNK // FEW_DEPTH)
     for start in range(0, left.shape[-1], FEW_CHUNK):
         a, b = left[..., start : start + FEW_CHUNK], right[..., start : start + FEW_CHUNK, :]
+        times = LOSING * (a.shape[-1] + -(-a.shape[-1] // FEW_DEPTH))
         sums, squares, sizes = a @ b, a**2 @ b**2, np.abs(a) @ np.abs(b)
         one_way = times / 2 * np.divide(sums, sizes, out=np.zeros(sizes.shape), where=sizes > 0)
         total = total + (sums**2 + squares) * (times / 3 + one_way**2)
