@@ -91,7 +91,8 @@ KINDS = {
     "wgmma_3xtf32": GroupKind("wgmma.m64n64k8.tf32", "3xtf32"),
     **{
         f"wgmma_{half.value}_{byte.value}": GroupKind(f"wgmma.m64n64k16.{half.value}", stored=byte)
-        for half in sorted(HALVES, key=str) for byte in sorted(BYTES, key=str)
+        for half in sorted(HALVES, key=str)
+        for byte in sorted(BYTES, key=str)
     },
 }
 

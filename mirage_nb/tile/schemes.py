@@ -130,9 +130,7 @@ def widened(asked: Asked) -> Scheme | None:
     registers, load_warps, load_registers = (MOST_REGISTERS, GROUP, LEAST_REGISTERS) if many > 1 else (0, 1, 0)
     if name not in ROWS:
         return None
-    roles = (
-        MathRole(f"{MATH}{n or ''}", 1, registers, name, asked.rows, width, n * width) for n in range(many)
-    )
+    roles = (MathRole(f"{MATH}{n or ''}", 1, registers, name, asked.rows, width, n * width) for n in range(many))
     return Scheme(asked.step, 0, tuple(roles), load_warps, load_registers)
 
 

@@ -73,6 +73,7 @@ PROGRAMS = {
     "bytes, columns side by side": "X: f16[512, 1024]\nW: u8[1024, 512]\nreturn X @ W",
     "floats of a byte, gated": "X: f8e4m3[512, 1024]\nW: f8e4m3[3072, 1024]\nV: f8e4m3[3072, 1024]\n"
     "return f16(silu(X @ W.T) * (X @ V.T))",
+    "floats of a byte, summed as halves": "X: f8e4m3[512, 1024]\nW: f8e5m2[512, 1024]\nreturn f16(X) @ f16(W).T",
     "floats of a byte, columns side by side": "X: f8e4m3[512, 1024]\nW: f8e4m3[1024, 512]\nreturn f16(X @ W)",
     "odd rows": "X: f16[130, 256]\nW: f16[256, 512]\nreturn X @ W",
     "odd rows of a batch": "X: f16[2, 65, 256]\nW: f16[2, 256, 512]\nreturn X @ W",

@@ -20,6 +20,7 @@ from fractions import Fraction
 
 from mirage_nb.ir import (
     BYTES,
+    FLOAT8,
     HALVES,
     OPS,
     AccumAttrs,
@@ -408,21 +409,22 @@ class BlockWriter:
         return self._append(Op(operator.kind, (x, y), operator.attrs), layout)
 
     def _matmul(self, axis: int, x: int, y: int) -> int:
-        x, y = (self._widened(v, axis) for v in (x, y))
+        few = FLOAT8.issuperset(self.block.types[v].dtype for v in (x, y))
+        x, y = (self._widened(v, axis, few=few) for v in (x, y))
         exchanged, left, right = multiplied(self.layouts[x], self.layouts[y], axis)
         if exchanged:
             x, y = y, x
         x, y = self._viewed(x, left), self._viewed(y, right)
         return self._append(Op(OpKind.MATMUL, (x, y)), of_product(left, right))
 
-    def _widened(self, value: int, axis: int) -> int:
+    def _widened(self, value: int, axis: int, *, few: bool) -> int:
         """An operand that is computed here, or stored in bytes, in the type in which the program's products along the
-        axis read theirs. Tensor cores are given bytes as they are."""
+        axis read theirs. Tensor cores are given bytes as they are, unless sums would have few digits."""
         op, held = self.block.ops[value], self.block.types[value].dtype
         while op.inputs and Trait.VIEW in OPS[op.kind].traits:
             op = self.block.ops[op.inputs[0]]
         wide = _read_as(self.prepared, axis)
-        if op.kind is OpKind.IN_ITER and (held not in BYTES or wide in HALVES):
+        if op.kind is OpKind.IN_ITER and (held not in BYTES or (wide in HALVES and not few)):
             return value
         if wide is None or held.size >= wide.size:
             return value
