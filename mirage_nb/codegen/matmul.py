@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import reduce
 
 from mirage_nb.codegen.maps import corner, each, each_slot, in_patch
 from mirage_nb.codegen.reader import Reader, Text
 from mirage_nb.codegen.writer import c_type
 from mirage_nb.ir import BYTES
-from mirage_nb.ir.dtypes import result_dtype
+from mirage_nb.ir.dtypes import multiplied_as
 from mirage_nb.optimize.access import locate, trace
 from mirage_nb.tile.index import Index, Multi, broadcast_index, named, unravel
 from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Patches, Side, Tiling, Twins
@@ -87,8 +88,8 @@ class ProductText(Text):
                     self.out.lines([*reader.body, *sums])
 
     def _element(self, *sides: Side) -> str:
-        """What is multiplied; sides that are stored in bytes are widened to the other's type."""
-        return c_type(result_dtype(tuple(self.scope.block.types[side.value] for side in sides)))
+        """What is multiplied; sides that are stored in bytes are widened to it."""
+        return c_type(reduce(multiplied_as, (self.scope.block.types[side.value].dtype for side in sides)))
 
     # -- products
 

@@ -121,6 +121,12 @@ def promote(left: DType, right: DType) -> DType:
     return max(left, right, key=lambda dtype: dtype.size)
 
 
+def multiplied_as(left: DType, right: DType) -> DType:
+    """The element type of factors on tensor cores: that of the wider one; of two floats of one byte f16, which has
+    both exactly."""
+    return DType.F16 if {left, right} <= FLOAT8 else promote(left, right)
+
+
 def result_dtype(operands: tuple[TensorType, ...]) -> DType:
     """The widest element type of the operands; scalars (constants) take that of their partner."""
     typed = [t.dtype for t in operands if t.shape != ()] or [t.dtype for t in operands]

@@ -187,6 +187,8 @@ def sides(scope: Scope, tiling: Tiling, left: int, right: int, *, alone: bool = 
     rows, columns = (second, first) if tiling.swapped else (first, second)
     if any(_in_bytes(scope, side) and side.along == "depth" for side in (rows, columns)):
         return _in_fours(rows), _in_fours(columns)
+    if rows.along and columns.along and _in_bytes(scope, rows) and _in_bytes(scope, columns):
+        rows = replace(rows, along="")  # results lie otherwise along one of them only
     able = alone and (tiling.per_warp[2] % 2 == 0 or not _in_bytes(scope, columns))
     if not able:
         rows, columns = (replace(s, along="") if _in_bytes(scope, s) else s for s in (rows, columns))

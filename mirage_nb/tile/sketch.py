@@ -24,8 +24,8 @@ from mirage_nb.ir import (
     OpKind,
     ThreadGraph,
     Trait,
-    promote,
 )
+from mirage_nb.ir.dtypes import multiplied_as
 
 MATMULS = frozenset({OpKind.MATMUL, OpKind.CONCAT_MATMUL})
 REDUCTIONS = frozenset({OpKind.SUM, OpKind.MAX, OpKind.RESCALED_SUM})
@@ -170,9 +170,9 @@ class Sketch:
         return tuple(found)
 
     def on_tensor_cores(self, node: Node) -> bool:
-        """Whether tensor cores compute its products: all operands are f16, or all bf16, or such and bytes, which are
-        widened where they are loaded."""
-        types = {promote(*(self.values[value].dtype for value in pair)) for pair in node.pairs}
+        """Whether tensor cores compute its products: all operands are f16, or all bf16, or such and bytes, or floats
+        of one byte; bytes are widened where they are loaded."""
+        types = {multiplied_as(*(self.values[value].dtype for value in pair)) for pair in node.pairs}
         return len(types) == 1 and types <= HALVES
 
     def on_bytes(self, node: Node) -> bool:

@@ -287,7 +287,8 @@ class _Validator:
         if (rows.extent, columns.extent) != (tiling.rows, tiling.columns) or rows.transposed is not tiling.swapped:
             yield "sides of a product are of other extents"
         odd = twins(self.types, rows, columns) is Twins.COLUMNS and tiling.per_warp[2] % 2 > 0
-        if rows.fours is not columns.fours or odd:
+        both = all(side.along == "side" and self.types[side.value].dtype in BYTES for side in (rows, columns))
+        if rows.fours is not columns.fours or odd or both:
             yield "lanes have other elements of the two sides"
         for side in (rows, columns):
             if side.along == "depth" and self.types[side.value].dtype in BYTES and not side.fours:

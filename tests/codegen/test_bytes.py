@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 
 from mirage_nb.codegen import Options, emit
 from mirage_nb.errors import GraphError
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import BYTES, COUNTS, CastAttrs, DType, Input, KernelGraph, Op, OpKind, TensorType
+from mirage_nb.ir import BYTES, COUNTS, FLOAT8, CastAttrs, DType, Input, KernelGraph, Op, OpKind, TensorType
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.runtime.execution.buffers import STORED, decode, draw, encode
@@ -31,15 +33,17 @@ TYPES = [dtype for dtype in DType if dtype in BYTES]
 
 
 def product(
-    rows: int, columns: int, half: DType, stored: DType, *, lies: str, batch: int = 1, first: bool = False
-) -> KernelGraph:
+    rows: int, columns: int, half: DType, stored: DType, *, lies: str, batch: int = 1, first: bool = False,
+    upright: bool = False,
+) -> KernelGraph:  # fmt: skip
     """Of tiles of X, of two bytes, and W, of one: 96 summed elements in two iterations. lies: whether these or the
-    columns of W lie side by side; first: W stands on the left."""
+    columns of W lie side by side; first: W stands on the left; upright: rows of X lie side by side."""
     turned = lies == "depth"
-    x = TensorType((batch, rows, 96), half)
+    x = TensorType((batch, 96, rows) if upright else (batch, rows, 96), half)
     w = TensorType((batch, columns, 96) if turned else (batch, 96, columns), stored)
     b = Block((x, w), (1,), 2)
-    left, right = b.read(0, (None,), 2), b.read(1, (None,), 2 if turned else 1)
+    left = b.transpose(b.read(0, (None,), 1), 0, 2, 1) if upright else b.read(0, (None,), 2)
+    right = b.read(1, (None,), 2 if turned else 1)
     if first:
         made = b.op(OpKind.MATMUL, right if turned else b.transpose(right, 0, 2, 1), b.transpose(left, 0, 2, 1))
     else:
@@ -90,6 +94,17 @@ def test_products_of_bytes(stored: DType, rows: int, columns: int, first: bool, 
         exact(graph, options)
 
 
+@pytest.mark.parametrize("upright", [False, True])
+@pytest.mark.parametrize("lies", ["depth", "side"])
+@pytest.mark.parametrize(("left", "right"), [*permutations(sorted(FLOAT8, key=str)), (DType.E4M3, DType.E4M3)])
+def test_floats_of_one_byte_are_multiplied_as_halves(left: DType, right: DType, lies: str, upright: bool) -> None:
+    """Which have them exactly; by tensor cores, whose sums then have the digits of f32."""
+    for rows, columns, first in ((16, 64, False), (8, 48, True), (7, 20, False)):
+        graph = product(rows, columns, left, right, lies=lies, first=first, upright=upright)
+        assert sides(planned(graph, Options(4)))
+        exact(graph, Options(4))
+
+
 @pytest.mark.parametrize("lies", ["depth", "side"])
 def test_batches_and_sides_that_no_chunk_fits(lies: str) -> None:
     exact(product(16, 32, DType.F16, DType.I8, lies=lies, batch=3), Options(4))
@@ -118,6 +133,7 @@ TEXTS = (
     "W: f8e4m3[16, 64]; s: f16[16, 1]; return f16(W) * s",
     "X: bf16[16, 256]; W: float8_e5m2[64, 256]; return X @ bf16(W).T",
     "W: i8[32, 64]; return exp(W.T / 64)",
+    "X: f8e4m3[16, 256]; W: f8e5m2[64, 256]; s: f32[64]; return bf16((X @ W.T) * s)",
     "X: f16[1, 256]; W: i8[64, 256]; s: f16[64]; return (X @ f16(W).T) * s",
     "X: bf16[8, 256]; W: i8[256, 64]; return X @ W",
     "Q: f16[2, 16, 64]; K: i8[2, 64, 64]; M: bool[16, 64]; return softmax(where(M, Q @ f16(K).transpose(1, 2), -1e4))",
