@@ -7,9 +7,9 @@ turns. A turn is its steps of 64 summed elements and what is computed behind the
 that the card keeps up when so many multiprocessors multiply, or its copies, if these take longer. Products of f32 and
 f64 take what `tile.rates` says of the kind of instruction that their precision stands for; plain cores with a few rows
 of a tile work beside it. Operands that are stored in bytes are widened by the groups of warps that multiply by them. An
-iteration of chained products takes its two products at the rate that the card keeps up, or
-its exponentials, if these take longer: the one runs while the other is computed. A point takes the iterations that its
-mask needs, and what is behind and in front of them.
+iteration of chained products takes its two products at the rate that the card keeps up, or its exponentials, if these
+take longer: the one runs while the other is computed. A point takes the iterations that its mask needs, and what is
+behind and in front of them.
 """
 
 from __future__ import annotations
