@@ -110,7 +110,7 @@ def test_the_default_stream_is_itself() -> None:
 @pytest.mark.parametrize("expression", [
     "W * W + U", "exp(W / 128)", "f16(W) * s", "where(M, s, W)", "sum(M * U, axis=0)", "X @ f16(W).T", "(W > U) * 1.5",
     "sqrt(U) + max(W)", "cat((W, W), 0) * s", "W.T[::-1] * 2", "exp(F) + G", "X @ f16(F).T", "F.T[::-1] * 2", "F * G",
-    "cat((G, G), 1)[:, 3:9] * 2", "cat((F, W), 0)", "cat((X, F), 0)", "where(M, F, 0)", "where(G > 0, s, F)",
+    "cat((G, G), 1)[:, 3:9] * 2", "F @ G.T", "cat((F, W), 0)", "cat((X, F), 0)", "where(M, F, 0)", "where(G > 0, s, F)",
 ])  # fmt: skip
 def test_what_is_stored_in_bytes_is_computed_with_in_the_type_of_the_result(expression: str) -> None:
     head = "W: i8[4, 8]\nU: u8[4, 8]\nM: bool[4, 8]\ns: f16[8]\nX: f16[3, 8]\nF: f8e4m3[4, 8]\nG: f8e5m2[4, 8]\nreturn "

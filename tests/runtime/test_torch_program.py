@@ -107,7 +107,7 @@ def test_what_is_joined_has_the_type_of_the_result() -> None:
     """PyTorch joins whole numbers of two types as such of two bytes, and floats of one byte with nothing else."""
     declared = {"W": "i8", "U": "u8", "F": "f8e4m3", "G": "f8e5m2", "X": "f16"}
     head = "\n".join(f"{name}: {dtype}[2, 4]" for name, dtype in declared.items())
-    graph = parse(f"{head}\nreturn cat((W, U), 0), cat((F, X), 1), stack((G, F), 0), cat((F, F), 0) * 2").graph
+    graph = parse(f"{head}\nreturn cat((W, U), 0), cat((F, X), 1), stack((G, F), 0), cat((F, F), 0) * 2, F @ G.T").graph
     held = torch.arange(8).reshape(2, 4)
     found = as_torch(graph, torch)(*(held.to(torch_dtype(torch, i.type.dtype)) for i in graph.inputs))
     for got, want, type_ in zip(found, evaluate(graph, [held.double().numpy()] * 5), graph.output_types, strict=True):
