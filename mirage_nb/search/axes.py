@@ -17,7 +17,7 @@ from fractions import Fraction
 from itertools import count, islice, zip_longest
 
 from mirage_nb.errors import SearchError
-from mirage_nb.ir import ConstAttrs, KernelGraph, Op, OpKind, PowAttrs
+from mirage_nb.ir import ConstAttrs, DType, KernelGraph, Op, OpKind, PowAttrs
 from mirage_nb.ir.windows import WHOLE, Share
 from mirage_nb.search.dims import Conflict, Copy, Dims, folded_dim
 from mirage_nb.search.dims import Layout as Groups
@@ -179,6 +179,18 @@ class Prepared:
             for axis in self.alike(join.whole):
                 made[axis] = whole
         return tuple(made)
+
+    def read_as(self, axis: int) -> DType | None:
+        """The widest type of computed operands of the program's products along an axis."""
+        made = {v for _, values in self.graph.definitions() for v in values}
+        found = [
+            self.graph.types[v].dtype
+            for op in self.graph.ops
+            if op.kind is OpKind.MATMUL and axis in self.shapes.get(op.inputs[0], ((),))[-1]
+            for v in op.inputs
+            if v in made
+        ]
+        return max(found, key=lambda dtype: dtype.size, default=None)
 
     def alike(self, axis: int) -> tuple[int, ...]:
         """The axes that are as long as one in any case: itself, and those of the same dimensions of inputs."""

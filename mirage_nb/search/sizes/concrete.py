@@ -423,7 +423,7 @@ class BlockWriter:
         op, held = self.block.ops[value], self.block.types[value].dtype
         while op.inputs and Trait.VIEW in OPS[op.kind].traits:
             op = self.block.ops[op.inputs[0]]
-        wide = _read_as(self.prepared, axis)
+        wide = self.prepared.read_as(axis)
         if op.kind is OpKind.IN_ITER and (held not in BYTES or (wide in HALVES and not few)):
             return value
         if wide is None or held.size >= wide.size:
@@ -485,17 +485,3 @@ class BlockWriter:
             op = replace(op, attrs=replace(attrs, shape=cut))
         self.block = self.block.append(op)
         return final
-
-
-def _read_as(prepared: Prepared, axis: int) -> DType | None:
-    """The widest type of computed operands of the program's products along an axis."""
-    graph = prepared.graph
-    made = {v: op for op, values in graph.definitions() for v in values}
-    found = [
-        graph.types[v].dtype
-        for op in graph.ops
-        if op.kind is OpKind.MATMUL and axis in prepared.shapes.get(op.inputs[0], ((),))[-1]
-        for v in op.inputs
-        if v in made
-    ]
-    return max(found, key=lambda dtype: dtype.size, default=None)
