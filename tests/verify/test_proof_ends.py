@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from mirage_nb.verify.proof.checker import equation
 from mirage_nb.verify.proof.steps import Step
 from mirage_nb.verify.proof.terms import Kind, bind, entry, exp, fn, inside, mul, num, top
 from mirage_nb.verify.trials import verify
+from tests.verify.mutant_table import equal_in_reals
+from tests.verify.mutants import is_legal, mutants
 from tests.verify.term_values import World
 
 BLOCK = """mugraph 1
@@ -325,6 +328,25 @@ def test_folds_of_columns_of_products_are_proved_for_all_sizes(name: str) -> Non
         if change[0] in tiles:
             mutant = parse_graph(tiles.replace(*change))
             assert differ(program, mutant) and isinstance(prove(program, mutant), Unproved), change
+
+
+LOWEST = "170141183460469231731687303715884105728"
+
+
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 17])
+def test_mutants_are_proved_only_where_they_are_right(every: int) -> None:
+    """Beyond the end something small stands for what is very low, with which float64 tells other shifts apart."""
+    pairs = [(program, text.replace(LOWEST, "40")) for program, text in map(pair, FOLDED)]
+    pairs += [(parse(text).graph, tiles.replace("340", "40")) for text, tiles in PRODUCTS.values()]
+    changed = [(p, change, m) for p, text in pairs for change, m in mutants(parse_graph(text)) if is_legal(m)]
+    tally = Counter[bool]()
+    for program, change, mutant in changed[::every]:
+        if isinstance(prove(program, mutant), Proof):
+            assert equal_in_reals(program, mutant), change
+            tally[True] += 1
+        else:
+            tally[False] += 1
+    assert tally[False] > 2 * tally[True] > 20 / every
 
 
 def random_pair(rng: random.Random) -> tuple[KernelGraph, KernelGraph]:
