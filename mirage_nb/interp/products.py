@@ -161,8 +161,7 @@ class _Limbs:
 
     def joined(self, sums: Floats, primes: Arithmetic) -> Residues:
         """The residues of what sums of limbs stand for."""
-        modulo = primes.modulo(sums.ndim)
-        modulo = modulo.astype(np.float64) if len(primes.values) > 1 else float(modulo)
+        modulo = primes.modulo(sums.ndim).astype(np.float64)
         small = sums - np.rint(sums * (1 / modulo)) * modulo  # at most half a prime, and exact
         rows = sums.shape[-2] // self.count
         scale = float(2**self.bits)

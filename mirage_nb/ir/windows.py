@@ -130,7 +130,7 @@ def shares(
         together.setdefault(base, {})[roots[value]] = count
     found = list[Share]()
     for value, base, count, look in zip(operands, bases, read, looks, strict=True):
-        own = min(1.0, look.elements / sum(together[base].values()))
+        own = min(1.0, look.elements / max(1, sum(together[base].values())))
         alike = [w for w, other in zip(looks, bases, strict=True) if other == base and w.strides == look.strides]
         beside = _reach(look.strides, [w.offset for w in alike]) if own < 1.0 else ()
         found.append(Share(own * count / types[value].elements, beside))

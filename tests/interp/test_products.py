@@ -57,11 +57,12 @@ def test_the_largest_residues_add_up_exactly() -> None:
 
 
 def test_every_prime_has_its_own_row() -> None:
-    primes = (LARGE, 2**31 - 19, 2**30 + 3)
+    every = (LARGE, 2**31 - 19, 2**30 + 3)
     rng = np.random.default_rng(0)
     for tail in (((2, 80), (80, 90)), ((4, 1, 2, 80), (1, 3, 80, 90)), ((2, 3), (3, 2)), ((2, 9), (9, 2))):
-        x, y = (np.stack([_drawn(rng, shape, prime) for prime in primes]) for shape in tail)
-        assert np.array_equal(product(x, y, Moduli(primes)), _expected(x, y, primes))
+        for primes in (every, every[:1]):
+            x, y = (np.stack([_drawn(rng, shape, prime) for prime in primes]) for shape in tail)
+            assert np.array_equal(product(x, y, Moduli(primes)), _expected(x, y, primes))
 
 
 def test_what_is_not_held_is_drawn_part_by_part() -> None:

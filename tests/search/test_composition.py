@@ -228,6 +228,20 @@ def test_windows_of_windows_are_read_where_they_lie() -> None:
     run_and_compare(made.instance.graph)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X: f32[16]\nreturn pad(X, 4, 4, axis=0)[:4] * 2 + 1",
+        'X: f32[16, 16]\nP = F.pad(X, (1, 1, 1, 1), mode="replicate")\nreturn P[:-2, 1:-1] + P[2:, 1:-1]',
+    ],
+)
+def test_windows_of_nothing_but_zeros_are_estimated(text: str) -> None:
+    """Of no tensor they read a share: a session ended in a division by zero."""
+    made = library_and_fused(parse(text).graph, H200)
+    assert made is not None
+    run_and_compare(made.instance.graph)
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("extents", [(96, 32, 64), (1024, 512, 256), (7, 33, 63)])
 def test_three_tensors_one_behind_another_are_one_kernel(dtype: str, extents: tuple[int, int, int]) -> None:
