@@ -79,7 +79,7 @@ def emit_plan(plan: Plan, target: Target, options: Options) -> Emitted:
         launch, text = _kernel(index, block_plan, literals, plan, values, reach)
         places = frozenset(i for i, v in enumerate(op.inputs) if v in counted)
         programs.append(Planned(block_plan.block, text.program, literals, places, index))
-        _check(launch.kernel, programs[-1], target)
+        _check(launch, programs[-1], target)
         parts.append(text.text())
         launches.append(launch)
     temporaries = tuple(
@@ -161,10 +161,14 @@ def _kernel(
     return Launch(name, grid, block_plan.threads, shared, args, index, *early, bool(reach), cut), text
 
 
-def _check(kernel: str, planned: Planned, target: Target) -> None:
-    """What is not valid is not printed."""
-    if findings := planned.findings(target):
-        what = f"{kernel} is not printed, its program is not valid: {findings[0]}"
+def _check(launch: Launch, planned: Planned, target: Target) -> None:
+    """What is not valid is not printed, nor what has other threads, or less shared memory, than its program."""
+    findings, (threads, nbytes) = planned.findings(target), planned.asked
+    if threads != launch.threads or nbytes > launch.shared_bytes:
+        had = f"{launch.threads} and {launch.shared_bytes}"
+        findings = (*findings, f"{threads} threads and {nbytes} bytes of shared memory, {had} are launched")
+    if findings:
+        what = f"{launch.kernel} is not printed, its program is not valid: {findings[0]}"
         raise EmitError(what, hint="this is a mistake of ours; other ways to emit it may be valid")
 
 

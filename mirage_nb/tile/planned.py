@@ -9,7 +9,7 @@ from fractions import Fraction
 from mirage_nb.ir import BlockGraph
 from mirage_nb.targets import Target
 from mirage_nb.tile import resident_validate, staged_validate, validate
-from mirage_nb.tile.program import Program
+from mirage_nb.tile.program import LANES, Program
 from mirage_nb.tile.resident import ResidentProgram
 from mirage_nb.tile.staged import StagedProgram
 
@@ -27,6 +27,17 @@ class Planned:
 
     def __repr__(self) -> str:
         return f"<Planned {type(self.program).__name__} of {self.block!r}>"
+
+    @property
+    def asked(self) -> tuple[int, int]:
+        """The threads of a block, the loader's among them, and its bytes of dynamic shared memory."""
+        match self.program:
+            case Program() as program:
+                return program.threads, program.shared_bytes
+            case StagedProgram() as program:
+                return program.threads + (LANES if program.loader else 0), program.shared_bytes
+            case ResidentProgram() as program:
+                return program.layout.threads, 0
 
     def findings(self, target: Target) -> tuple[str, ...]:
         """Everything that is wrong with the program, in words; () if nothing is."""

@@ -342,10 +342,10 @@ class Twins(enum.Enum):
     COLUMNS = "columns"
 
 
-def twins(types: Sequence[TensorType], rows: Side, columns: Side) -> Twins:
-    """The side that lies so: types of the values of a block."""
+def twins(types: Sequence[TensorType], rows: Side | None, columns: Side) -> Twins:
+    """The side that lies so: types of the values of a block; no rows: those that are in registers already."""
     for side, found in ((rows, Twins.ROWS), (columns, Twins.COLUMNS)):
-        if types[side.value].dtype in BYTES and side.along == "side":
+        if side is not None and types[side.value].dtype in BYTES and side.along == "side":
             return found
     return Twins.NEITHER
 

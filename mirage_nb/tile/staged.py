@@ -439,6 +439,11 @@ class StagedProgram:
         """Threads that compute."""
         return 32 * self.warps
 
+    @property
+    def shared_bytes(self) -> int:
+        """As far as tensors reach in shared memory."""
+        return max((b.offset + b.nbytes for b in self.buffers), default=0)
+
     def buffer(self, value: int) -> Buffer:
         """The shared tensor of `value`."""
         return next(b for b in self.buffers if b.value == value)

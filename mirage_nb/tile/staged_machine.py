@@ -50,7 +50,8 @@ class StagedMachine(Machine[StagedProgram]):
     their way; registers: by warps that share keys, or depth; parts: registers of which lanes have parts; tops: of
     factors, from which maximum to which; loads, stores: what ordinary accesses touched since the last fence; done:
     statements of this iteration that add to registers; rises: how often a maximum may have risen; faded: up to which
-    rise sums follow theirs."""
+    rise sums follow theirs; shown: registers that every warp has published as they are, and whether behind a barrier;
+    ready: whether the loader has set up the barriers of the ring."""
 
     memory: dict[Key, Any] = field(default_factory=dict)
     reading: set[Key] = field(default_factory=set)
@@ -61,6 +62,7 @@ class StagedMachine(Machine[StagedProgram]):
     parts: set[str] = field(default_factory=set)
     tops: dict[str, dict[int, tuple[Any, Any]]] = field(default_factory=dict)
     shown: dict[str, bool] = field(default_factory=dict)
+    ready: bool = False
     stages: dict[int, Stage] = field(default_factory=lambda: defaultdict(Stage))
     loads: set[int] = field(default_factory=set)
     stores: set[int] = field(default_factory=set)
@@ -172,7 +174,8 @@ class StagedMachine(Machine[StagedProgram]):
         if key[0] not in self.buffers or key[1] >= self.buffers[key[0]].copies:
             self.wrong(f"%{key[0]} has no copy {key[1]}")
             return
-        for other in (*self.meets(key, self.reading), *self.meets(key, self.writing)):
+        coming = {there for group in self.groups for there, _ in group}
+        for other in self.meets(key, self.reading | self.writing | coming):
             if not bulk or other[0] != key[0]:
                 self.wrong(f"%{key[0]} is written while others are at %{other[0]}")
         for other in list(self.meets(key, set(self.memory))):
@@ -211,6 +214,7 @@ class StagedMachine(Machine[StagedProgram]):
         """Folds a value into registers."""
         if name not in self.registers:
             self.wrong(f"{name} is added to before it is there")
+        self.shown.pop(name, None)
         self._followed(name)
         cells = self.registers.setdefault(name, {})
         cells[warp] = self.fold(kind, (cells[warp],) if warp in cells else (), (value,))[0]

@@ -80,6 +80,8 @@ class Run(StagedMachine):
                     while stage.fills > stage.given:
                         yield False
                 case Signal.AWAIT:
+                    if not self.ready:
+                        self.wrong("nobody knows whether the barriers of the ring are there")
                     stage, again = self.stages[actor.iteration % self.program.stages], False
                     while stage.fills <= actor.iteration // self.program.stages or stage.missing:
                         yield again
@@ -102,6 +104,10 @@ class Run(StagedMachine):
         match signal:
             case Signal.DEPEND:
                 actor.waited = True
+            case Signal.READY:
+                if self.ready or not self.program.loader:
+                    self.wrong("the loader says once that it is ready, if there is one")
+                self.ready = True
             case Signal.COMMIT:
                 self.groups.append([])
             case Signal.BARRIER:

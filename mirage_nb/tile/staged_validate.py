@@ -10,9 +10,12 @@ stores every element of its outputs once, of what was written before it was read
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
-from mirage_nb.ir import BYTES, AccumKind, InIterAttrs
+from mirage_nb.ir import BYTES, AccumKind, DimAttrs, InIterAttrs
 from mirage_nb.targets import Target
 from mirage_nb.tile import staged
 from mirage_nb.tile.boxes import bulk_of, read_once
@@ -23,7 +26,7 @@ from mirage_nb.tile.rules import RESERVED_BYTES
 from mirage_nb.tile.shared import LINE_BYTES, SWIZZLES, SharedLayout
 from mirage_nb.tile.sharing import DEPTH_TILE, Cells, Patches, Share, Side, Squares, Tiling, Twins, Vectors, twins
 from mirage_nb.tile.sketch import pairs
-from mirage_nb.tile.staged import How, StagedProgram, Statement
+from mirage_nb.tile.staged import How, Signal, StagedProgram, Statement, fragment
 from mirage_nb.tile.staged_run import follow
 
 ALIGNED = 128
@@ -31,6 +34,8 @@ ALIGNED = 128
 PATTERN = 1024
 """Where they do under a swizzle."""
 WIDTHS = (1, 2, 4, 8, 16)
+ROWS = ("top", "shift", "fade", "last", "sum")
+"""What registers with numbers of rows are called, but for those of values that are columns."""
 COPIED = (4, 8, 16)
 """Bytes of an asynchronous copy."""
 WALKED: dict[type, str] = {
@@ -77,9 +82,9 @@ class _Validator:
 
     def _memory(self, target: Target) -> Iterator[str]:
         """Shared tensors: where they lie, how, and whether there is room."""
-        program, end = self.program, max((b.offset + b.nbytes for b in self.program.buffers), default=0)
-        if end > target.shared_per_block - RESERVED_BYTES:
-            yield f"{end} bytes of shared memory"
+        program = self.program
+        if program.shared_bytes > target.shared_per_block - RESERVED_BYTES:
+            yield f"{program.shared_bytes} bytes of shared memory"
         shared = {v for v, place in enumerate(program.places) if place is Place.SHARED}
         if len(program.buffers) != len(self.shared) or self.shared != shared:
             yield "tensors in shared memory and their places differ"
@@ -89,6 +94,8 @@ class _Validator:
                 yield f"%{buffer.value} has other elements"
             elif buffer.offset % (PATTERN if layout.swizzle else ALIGNED) or buffer.offset < 0 or buffer.copies < 1:
                 yield f"%{buffer.value} begins anywhere, or nowhere"
+            elif layout.nbytes % ALIGNED:
+                yield f"what lies behind %{buffer.value}, its next stage, begins anywhere"
             elif not _apart(layout):
                 yield f"elements of %{buffer.value} share a place, or lie outside of it"
             elif buffer.value in program.streamed and buffer.copies != program.stages:
@@ -152,6 +159,8 @@ class _Validator:
         program, region, loop = self.program, self.region, self.block.loop
         if not 1 <= program.warps <= 32 or (program.streamed and program.stages < 2):
             yield f"{program.warps} warps, {program.stages} stages"
+        if program.code.count(Signal.PLACE) != (region is not None):
+            yield "warps do not find their place once"
         brought = [s.value for s in self.statements if isinstance(s, staged.Fill | staged.Carry | staged.Bring)]
         attrs = {value: self.made[value].attrs for value in self.shared}
         loaded = {value: a.fmap is not None for value, a in attrs.items() if isinstance(a, InIterAttrs)}
@@ -168,8 +177,9 @@ class _Validator:
                     wanted |= dict.fromkeys((f"{r}_all" for r in results), region.key_warps * region.padded_rows)
         if dict(program.scratch) != wanted or len(program.scratch) != len(wanted):
             yield "arrays that warps share are too long or too short"
-        loops = [s for s in self.statements if isinstance(s, staged.Loop) and s.counter == "iteration"]
-        if any(s.count - s.first != loop for s in loops) or len(loops) > 1:
+        loops = [(s.counter, s.first, s.count) for s in self.statements if isinstance(s, staged.Loop)]
+        over = [ends for counter, *ends in loops if counter == "iteration"]
+        if over not in ([], [[0, loop]]) or any(first < 0 for _, first, _ in loops):
             yield "loops that are not over the iterations"
         refills = [(s.ahead, s.count) for s in self.statements if isinstance(s, staged.Refill)]
         if any(refill != (program.stages - 1, loop) for refill in refills):
@@ -238,22 +248,22 @@ class _Validator:
                 yield "threads have whole elements of a product"
             case staged.Partial(_, _, operands, share) | staged.Reduce(_, _, _, operands, share):
                 yield from _share(types[operands[0]].shape, share, self.threads)
+                if isinstance(statement, staged.Reduce) and self.made[statement.made].attrs != DimAttrs(share.dim):
+                    yield f"%{statement.made} is reduced along {share.dim}"
             case staged.Total(value, _, _, share):
                 yield from _share(share.shape, share, self.threads)
                 if types[value].elements != share.results:
                     yield f"%{value} has {share.results} results"
             case staged.Warps(count) if count and (self.region is None or count != self.region.warps):
                 yield f"{count} warps"
-            case staged.Change(_, how, cells):
-                yield from self._cells(cells, 1 if how in (How.LOWEST, How.SETTLE) else None, None)
-            case staged.Evaluate(value, cells):
-                yield from self._cells(cells, types[value].shape[-1], value)
-            case staged.Largest(value, _, running, cells):
+            case staged.Largest(value, _, running):
                 if self.region is None or running is not (value in self.region.shifts):
                     yield f"%{value} is a running maximum, or is not"
-                yield from self._cells(cells, None, value)
-            case _:
-                yield from self._multiplied(statement)
+            case staged.Pack(source=name, dtype=dtype) | staged.SumPacked(packed=name, dtype=dtype):
+                if types[_value(name)].dtype is not dtype:
+                    yield f"{name} is packed as {dtype.value}"
+        yield from self._cells(statement)
+        yield from self._multiplied(statement)
 
     def _multiplied(self, statement: Statement) -> Iterator[str]:
         """Whether products and their sides are as deep and as wide as the tiles are."""
@@ -263,23 +273,34 @@ class _Validator:
             case staged.MultiplyPacked(_, _, tiling, columns, depth):
                 if depth * DEPTH_TILE * tiling.copies != columns.depth or columns.extent != tiling.columns:
                     yield f"{depth} tiles of the depth are multiplied"
+                yield from self._side(columns, tiling.swapped)
             case staged.MultiplyPanels(_, _, columns, leaf, depth):
                 panels = self.program.buffer(leaf).layout.swizzle == LINE_BYTES and self.program.warps % GROUP == 0
                 if depth * DEPTH_TILE != columns.depth or not panels:
                     yield f"{depth} tiles of the depth are multiplied by panels"
-            case staged.Load(_, tiling, rows, depth):
+                yield from self._side(columns, False)
+            case staged.Load(result, tiling, rows, depth):
                 wanted = tiling.columns if tiling.swapped else tiling.rows
                 if depth * DEPTH_TILE != rows.depth or rows.extent != wanted:
                     yield f"{depth} tiles of rows are loaded"
+                if any(rows != product.rows for product in self._of(staged.Multiply) if product.held == result):
+                    yield f"{result} are other rows than those of their product"
             case staged.Unload(value, source, tiling):
                 if self.types[value].elements != tiling.batch * tiling.rows * tiling.columns:
                     yield f"%{value} is another result"
-                if {twins(self.types, p.rows, p.columns) for p in self._into(source)} - {statement.twins}:
+                products = self._of(staged.Multiply | staged.MultiplyPacked | staged.MultiplyPanels)
+                lie = {twins(self.types, getattr(p, "rows", None), p.columns) for p in products if p.result == source}
+                if lie - {statement.twins}:
                     yield f"{source} lies otherwise"
 
-    def _into(self, registers: str) -> Iterator[staged.Multiply]:
-        """The products that are added to registers."""
-        return (s for s in self.statements if isinstance(s, staged.Multiply) and s.result == registers)
+    def _of(self, kind: Any) -> Iterator[Any]:
+        """The statements of a kind, or of several."""
+        return (s for s in self.statements if isinstance(s, kind))
+
+    def _side(self, columns: Side, swapped: bool) -> Iterator[str]:
+        """Columns of a product whose rows are in registers, of which lanes have two pairs."""
+        if columns.fours or columns.transposed is swapped:
+            yield f"%{columns.value} is another side than its rows are for"
 
     def _sides(self, tiling: Tiling, rows: Side, columns: Side) -> Iterator[str]:
         if rows.depth != columns.depth or rows.transposed is columns.transposed:
@@ -297,14 +318,45 @@ class _Validator:
             if (side.extent, side.depth) != ((width, height) if side.transposed else (height, width)):
                 yield f"%{side.value} is another side"
 
-    def _cells(self, cells: Cells, columns: int | None, value: int | None) -> Iterator[str]:
-        region = self.region
-        if region is None or cells.rows != region.row_tiles:
-            yield f"{cells.rows} tiles of rows"
-        elif columns is not None:
-            wanted = region.column_tiles(-1 if value is None else value, columns) if columns > 1 else 0
-            if cells.columns != wanted:
-                yield f"{cells.columns} tiles of columns"
+    def _cells(self, statement: Statement) -> Iterator[str]:
+        """Whether registers of fragments are as many as their values take, wherever they are named."""
+        for name, cells in self._named(statement):
+            if cells != self._form(name):
+                yield f"{name} has other cells than {cells.rows} x {cells.columns}"
+
+    def _named(self, statement: Statement) -> tuple[tuple[str, Cells], ...]:
+        """Registers that a statement names, and the cells that it takes them to have."""
+        match statement:
+            case staged.Evaluate(value, cells):
+                return ((fragment(value), cells),)
+            case staged.Largest(_, source, _, cells) | staged.SumPacked(_, source, _, cells):
+                return ((source, cells),)
+            case staged.Pack(result, source, _, cells):
+                return (result, cells), (source, cells)
+            case staged.MultiplyPacked(_, packed, depth=depth) if self.region is not None:
+                return ((packed, Cells(self.region.row_tiles, 2 * depth)),)
+            case staged.Change(result, How.ALONG, cells, by):
+                return (result, replace(cells, columns=0)), (by, cells)
+            case staged.Change(result, How.SUM | How.LARGEST, cells, by):
+                return (result, cells), (by, cells)
+            case staged.Change(result, How.FADE | How.SPOIL, cells, by):
+                return (result, cells), (by, replace(cells, columns=0))
+            case staged.Change(result, _, cells):
+                return ((result, cells),)
+        return ()
+
+    def _form(self, name: str) -> Cells | None:
+        """Of registers that are called after their value; without columns, if they have numbers of rows."""
+        if self.region is None:
+            return None
+        value, rows = _value(name), name.startswith(ROWS)
+        columns = 1 if rows else self.types[value].shape[-1]
+        return Cells(self.region.row_tiles, self.region.column_tiles(value, columns) if columns > 1 else 0)
+
+
+def _value(name: str) -> int:
+    """The value that registers are called after."""
+    return int(name.rstrip("_").lstrip(string.ascii_lowercase + "_"))
 
 
 def _vectors(shape: tuple[int, ...], vectors: Vectors, threads: int) -> Iterator[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from mirage_nb.codegen import Launch, LibraryCall, Options, TensorArg, emit
+from mirage_nb.codegen import Launch, LibraryCall, Options, TensorArg, emit, emit_plan
 from mirage_nb.errors import EmitError, TargetError
 from mirage_nb.ir import (
     OPS,
@@ -29,6 +30,7 @@ from mirage_nb.ir import (
     WhereAttrs,
 )
 from mirage_nb.lang import parse
+from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.targets import TARGETS
 from tests.codegen.mugraphs import (
     attention,
@@ -387,6 +389,20 @@ def test_f64_is_refused() -> None:
 def test_block_that_does_not_fit() -> None:
     with pytest.raises(TargetError, match="shared memory"):
         emit(rmsnorm(m=2, k=8192, n=128, columns=128, loop=1), H200)
+
+
+def test_a_launch_has_what_its_program_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared memory beyond that of the launch is somebody else's, and warps that are not there set up no barriers."""
+    options = Options(warps=4, bulk=True)
+    planned = plan(rmsnorm(), H200, options)
+    (block,) = planned.kernels
+    assert block is not None
+    less = replace(block, shared_bytes=block.shared_bytes - 1024)
+    with pytest.raises(EmitError, match="bytes of shared memory, 160 and"):
+        emit_plan(replace(planned, kernels=(less,)), H200, options)
+    monkeypatch.setattr(BlockPlan, "threads", 128)
+    with pytest.raises(EmitError, match="160 threads and"):
+        emit_plan(planned, H200, options)
 
 
 def test_same_text_in_every_run() -> None:

@@ -26,6 +26,7 @@ from mirage_nb.verify.tiles import Level, compare, run_staged
 from tests import strategies
 from tests.codegen import mugraphs
 from tests.codegen.test_patches import distances
+from tests.mugraphs import Block, one_kernel, tensor
 from tests.shares import examples, shared_out
 from tests.tile.lines import parse
 from tests.tile.running import FLOATS, assert_caught, right, right_over_residues
@@ -34,6 +35,17 @@ from tests.tile.staged_mutants import mutants
 from tests.tile.staged_plans import blocks, programs
 
 H200 = TARGETS["h200"]
+
+
+def both_ways() -> KernelGraph:
+    """Sums along two dimensions of one tile."""
+    b = Block((tensor((16, 24, 6), DType.F32),), (2,))
+    x = b.read(0, (2,))
+    b.save(b.sum(x, 1), (2,))
+    b.save(b.sum(x, 0), (2,))
+    return one_kernel("X", b)
+
+
 NAMED: dict[str, tuple[KernelGraph, Options]] = {
     "norm, bulk": (mugraphs.rmsnorm(), Options(4, 2, bulk=True)),
     "norm, three stages": (mugraphs.rmsnorm(), Options(4, 3)),
@@ -53,6 +65,7 @@ NAMED: dict[str, tuple[KernelGraph, Options]] = {
     "patches": (distances((32, 64), 8, 4, weighed=True), Options(4, 3)),
     "patches, bulk": (distances((16, 32), 16, 4, behind=True), Options(4, 2, bulk=True)),
     "turned": (turned(32, 16, DType.F16, (16, 16)), Options(1)),
+    "both ways": (both_ways(), Options(4)),
     "split": (mugraphs.split_safe_attention(loop=4), Options(4, 2, bulk=True)),
 }
 
@@ -157,11 +170,27 @@ def test_patches_end_as_they_were_folded() -> None:
     ("norm, bulk", "loader: ACQUIRE lost", "a stage that is not empty"),
     ("norm, three stages", "code: Landed newer +1", "read before it is there"),
     ("norm, three stages", "stages -1", "stages"),
+    ("norm, three stages", "%0 elements +1", "its next stage, begins anywhere"),
+    ("norm, three stages", "code: Loop first -1", "not over the iterations"),
     ("safe, keys split", "code: BARRIER lost", "without a barrier"),
     ("safe, warpgroups", "code: Change lost", "has not followed its maximum"),
     ("gain", "code: Zeros lost", "added to before it is there"),
     ("three products", "code: Warps doubled", "adds twice"),
     ("norm, odd extents", "code: Save vectors width +1", "vectors of 2"),
+    ("norm, odd extents", "%0 offset -1024", "Carry.*is written while others are at"),
+    ("both ways", "code: Reduce share dim -1", "reduced along 0"),
+    ("gain", "code: READY lost", "whether the barriers of the ring are there"),
+    ("safe, keys split", "code: PLACE lost", "find their place once"),
+    ("safe, keys split", "code: Change cells columns -1", "other cells"),
+    ("safe, keys split", "code: Pack cells rows -1", "other cells"),
+    ("safe, keys split", "code: Pack dtype BF16", "packed as bf16"),
+    ("safe, keys split", "code: SumPacked dtype BF16", "packed as bf16"),
+    ("safe, keys split", "code: SumPacked cells columns -1", "other cells"),
+    ("safe, keys split", "code: MultiplyPacked columns not fours", "another side"),
+    ("safe, keys split", "code: MultiplyPacked columns not transposed", "another side"),
+    ("safe, keys split", "code: Load rows not fours", "other rows than those of their product"),
+    ("safe, keys split", "code: Unload twins ROWS", "lies otherwise"),
+    ("safe, keys split", "code: Loop and Publish exchanged", "without a barrier"),
 ])  # fmt: skip
 def test_findings_by_name(name: str, what: str, finding: str) -> None:
     """One of the mutants of this kind, at least, is found for this reason."""
