@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -228,7 +229,7 @@ class _Validator:
             yield "it is saved by all threads that share it, or by one of several that have a part"
 
     def _scratch(self, target: Target) -> Iterator[str]:
-        """Whether folds have scratch of their own."""
+        """Whether folds have scratch and barriers of their own."""
         layout, taken = self.layout, []
         for statement in flat(self.program.code):
             match statement:
@@ -246,6 +247,10 @@ class _Validator:
             if first % math.gcd(warps, VECTOR_BYTES // SUM_BYTES):
                 yield f"{line_of(statement)}: its scratch begins anywhere"
             taken.append((first, first + floats))
+        teams = (getattr(statement, "combine", None) for statement in flat(self.program.code))
+        named = sorted({team.barrier for team in teams if isinstance(team, resident.Team) and team.barrier})
+        if any(other - one < layout.groups for one, other in pairwise(named)):
+            yield "teams that are at different folds share a barrier"
         ends = [0, *(end for _, end in sorted(taken))]
         if any(first < end for (first, _), end in zip(sorted(taken), ends, strict=False)):
             yield "folds share scratch"

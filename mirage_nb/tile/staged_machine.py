@@ -37,9 +37,11 @@ class Actor:
 
 @dataclass
 class Stage:
-    """A stage of the ring of bulk copies: how often it was filled and handed back; bytes that it waits for."""
+    """A stage of the ring of bulk copies: how often it was filled, found full and handed back; bytes that it waits
+    for."""
 
     fills: int = 0
+    found: int = 0
     given: int = 0
     missing: int = 0
 
@@ -148,15 +150,16 @@ class StagedMachine(Machine[StagedProgram]):
 
     def load(self, value: int, actor: Actor, *, ordinary: bool = True) -> Any:
         """A shared tensor, the sum of its copies."""
-        streamed = value in self.program.streamed
-        if value not in self.buffers or (streamed and actor.current is None):
+        streamed, slot = value in self.program.streamed, actor.current
+        if value not in self.buffers or (streamed and slot is None):
             self.wrong(f"%{value} is read where nothing of it is")
             return None
-        copies = range(self.buffers[value].copies)
+        every = range(self.buffers[value].copies) if self.ops[value].kind is OpKind.ACCUM else range(1)
         total: tuple[Any, ...] = ()
-        for copy in (actor.current,) if streamed else copies if self.ops[value].kind is OpKind.ACCUM else (0,):
+        for copy in (slot,) if streamed and slot is not None else every:
             key = (value, copy)
-            if key not in self.memory:
+            stage = self.stages[copy] if streamed and self.program.loader else Stage()
+            if key not in self.memory or stage.found < stage.fills:
                 self.wrong(f"%{value} is read before it is there")
                 continue
             if any(self.meets(key, self.writing)):

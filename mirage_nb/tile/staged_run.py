@@ -33,6 +33,7 @@ class Run(StagedMachine):
         """What is saved of every output. Raises GraphError, where there are numbers, for the first thing that is
         wrong."""
         loader = self._body(self.program.loader, Actor())
+        next(loader, None)  # it waits for nobody to begin
         for again in self._body(self.program.code, Actor()):
             before = [(stage.fills, stage.missing) for stage in self.stages.values()]
             next(loader, None)
@@ -86,6 +87,7 @@ class Run(StagedMachine):
                     while stage.fills <= actor.iteration // self.program.stages or stage.missing:
                         yield again
                         again = True
+                    stage.found = stage.fills
                 case Signal():
                     self._signal(statement, actor)
                 case _ if isinstance(statement, ADDING) and statement in self.done:
@@ -324,6 +326,8 @@ class Run(StagedMachine):
                     self.wrong(f"{result} is whole, and counted four times")
                 self.parts.discard(result)
             case How.SETTLE:
+                if result not in self.registers:
+                    self.wrong(f"{result} is added to before it is there")
                 self.registers[result] = {w: self.held(by, w) for w in self.warps}
                 self.parts.add(result)
             case How.FADE:
@@ -336,6 +340,9 @@ class Run(StagedMachine):
                     self.registers[result][warp] = self.apply(OpKind.MUL, [self.registers[result][warp], factor])
                 if by not in self.tops:
                     self.wrong(f"{by} is read before it is there")
+            case How.SPOIL:
+                for warp in self.warps:
+                    self.held(result, warp), self.held(by, warp)
 
 
 def _number(name: str) -> int:

@@ -259,6 +259,9 @@ class _Validator:
             case staged.Largest(value, _, running):
                 if self.region is None or running is not (value in self.region.shifts):
                     yield f"%{value} is a running maximum, or is not"
+            case staged.Zeros(result, form) if (own := self._form(result)) is not None:
+                if form != ((own.rows, 4) if result.startswith("sum") else own.form):
+                    yield f"{result} has other cells than {form}"
             case staged.Pack(source=name, dtype=dtype) | staged.SumPacked(packed=name, dtype=dtype):
                 if types[_value(name)].dtype is not dtype:
                     yield f"{name} is packed as {dtype.value}"
@@ -276,6 +279,8 @@ class _Validator:
                 yield from self._side(columns, tiling.swapped)
             case staged.MultiplyPanels(_, _, columns, leaf, depth):
                 panels = self.program.buffer(leaf).layout.swizzle == LINE_BYTES and self.program.warps % GROUP == 0
+                if self._leaf(columns.value) != leaf or self.types[leaf].elements != columns.extent * columns.depth:
+                    yield f"%{columns.value} does not lie in %{leaf}"
                 if depth * DEPTH_TILE != columns.depth or not panels:
                     yield f"{depth} tiles of the depth are multiplied by panels"
                 yield from self._side(columns, False)
@@ -283,13 +288,16 @@ class _Validator:
                 wanted = tiling.columns if tiling.swapped else tiling.rows
                 if depth * DEPTH_TILE != rows.depth or rows.extent != wanted:
                     yield f"{depth} tiles of rows are loaded"
-                if any(rows != product.rows for product in self._of(staged.Multiply) if product.held == result):
+                products = [p for p in self._of(staged.Multiply) if p.held == result]
+                if any((rows, tiling) != (product.rows, product.tiling) for product in products):
                     yield f"{result} are other rows than those of their product"
+                if not products:
+                    yield from self._side(rows, not tiling.swapped)
             case staged.Unload(value, source, tiling):
                 if self.types[value].elements != tiling.batch * tiling.rows * tiling.columns:
                     yield f"%{value} is another result"
-                products = self._of(staged.Multiply | staged.MultiplyPacked | staged.MultiplyPanels)
-                lie = {twins(self.types, getattr(p, "rows", None), p.columns) for p in products if p.result == source}
+                into = self._of(staged.Multiply | staged.MultiplyPacked | staged.MultiplyPanels)
+                lie = {twins(self.types, getattr(p, "rows", None), p.columns) for p in into if p.result == source}
                 if lie - {statement.twins}:
                     yield f"{source} lies otherwise"
 
@@ -297,10 +305,16 @@ class _Validator:
         """The statements of a kind, or of several."""
         return (s for s in self.statements if isinstance(s, kind))
 
-    def _side(self, columns: Side, swapped: bool) -> Iterator[str]:
-        """Columns of a product whose rows are in registers, of which lanes have two pairs."""
-        if columns.fours or columns.transposed is swapped:
-            yield f"%{columns.value} is another side than its rows are for"
+    def _side(self, side: Side, straight: bool) -> Iterator[str]:
+        """A side of a product whose rows are in registers, of which lanes have two pairs."""
+        if side.fours or side.transposed is straight:
+            yield f"%{side.value} is another side than its product has"
+
+    def _leaf(self, value: int) -> int:
+        """What a value is a view of."""
+        while self.program.places[value] is Place.VIEW:
+            (value,) = self.made[value].inputs
+        return value
 
     def _sides(self, tiling: Tiling, rows: Side, columns: Side) -> Iterator[str]:
         if rows.depth != columns.depth or rows.transposed is columns.transposed:

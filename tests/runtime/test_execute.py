@@ -94,6 +94,7 @@ def test_mistakes_of_the_caller(compiled: CpuExecutable) -> None:
         ((x[None], w), ShapeError, "X has shape"),
         ((torch.from_numpy(x).float(), w), DTypeError, r"X has dtype torch\.float32"),
         ((x.astype(complex), w), DTypeError, "X has dtype complex128"),
+        ((torch._neg_view(torch.from_numpy(x)), w), DTypeError, "X is the negative of what lies in memory"),
         ((x, "a string"), ShapeError, "W is no tensor, but of type str"),
         ((x, [[1.0], [2.0, 3.0]]), ShapeError, "W is no array"),
         ((torch.from_numpy(x).to("meta"), w), ShapeError, "X has no elements side by side"),

@@ -196,6 +196,7 @@ def test_threads_are_followed(name: str, what: str) -> None:
     ("columns of teams", "Fold combine scratch -1", "share scratch|taken"),
     ("teams", "scratch -1", "floats of scratch"),
     ("teams", "Fold combine barrier -1", "no such barriers"),
+    ("teams", "Fold combine barrier +1", "share a barrier"),
     ("teams", "Fold alone", "do not combine"),
     ("computed anew", "Forget values[0] +1", "in no registers"),
     ("early", "Save lost", "not saved"),

@@ -139,11 +139,14 @@ def is_torch(tensor: Any) -> bool:
 
 
 def check_dtype(tensor: Any, into: Input) -> None:
-    """Raises DTypeError when a torch tensor has another dtype than the program says."""
+    """Raises DTypeError when a torch tensor has another dtype than the program says, or other signs than its memory."""
     wanted = f"torch.{TORCH_DTYPE[into.type.dtype]}"
     if str(tensor.dtype) != wanted:
         said = f"{into.name} has dtype {tensor.dtype}, the program says {wanted}"
         raise DTypeError(said, hint=f"{into.name}.to({wanted}) converts it, {CAST}")
+    if tensor.is_neg():
+        said = f"{into.name} is the negative of what lies in memory"
+        raise DTypeError(said, hint=f"{into.name}.resolve_neg() is a tensor of its own")
 
 
 PRODUCTS = (OpKind.MATMUL, OpKind.CONCAT_MATMUL)
