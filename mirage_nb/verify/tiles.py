@@ -27,6 +27,8 @@ from mirage_nb.interp.reference import FloatAlgebra
 from mirage_nb.interp.run import run_block
 from mirage_nb.interp.undrawn import Undrawn
 from mirage_nb.ir import (
+    AccumAttrs,
+    AccumKind,
     ArangeAttrs,
     BlockGraph,
     ConstAttrs,
@@ -90,7 +92,7 @@ def compare(planned: Planned, target: Target, seed: int) -> tuple[Level, tuple[s
     places = {0, between, last, *(_corners(walk) if _overhangs(planned.block) else ())}
     looks: list[tuple[int, Any]] = [(place, _Floats(instance)) for place in sorted(places)]
     level = Level.FLOATS
-    if not _infinite(planned.block) and cost <= RESIDUES:
+    if not _infinite(planned.block) and not _ordered(planned) and cost <= RESIDUES:
         looks.append((between, _Residues(instance)))
         level = Level.RESIDUES
     with np.errstate(all="ignore"):
@@ -123,6 +125,13 @@ def _infinite(block: BlockGraph) -> bool:
     """Whether an infinity stands for what a mask leaves out: a large number may do that in a tile program."""
     inner = (op for outer in block.ops if isinstance(outer.body, ThreadGraph) for op in outer.body.ops)
     return any(isinstance(op.attrs, WhereAttrs) and op.attrs.infinite for op in (*block.ops, *inner))
+
+
+def _ordered(planned: Planned) -> bool:
+    """Whether a largest element is kept over iterations that a tile program may go through in another order: residues
+    have none, and what stands for it is another one then."""
+    kept = (op.attrs.kind for op in planned.block.ops if isinstance(op.attrs, AccumAttrs))
+    return isinstance(planned.program, Program) and AccumKind.MAX in kept
 
 
 def _cost(planned: Planned) -> int:
