@@ -48,9 +48,9 @@ class ResidentText:
     def _names(self) -> None:
         """What a thread shares, and its place among those that do."""
         out, layout = self.out, self.layout
-        if not layout.teams:
+        if not layout.teams and layout.vectors > 1:
             out.line(f"const int place = thread / {layout.vectors}, column = thread % {layout.vectors};")
-        elif layout.groups > 1:
+        elif layout.teams and layout.groups > 1:
             out.line(f"const int row = thread / {layout.lanes}, place = thread % {layout.lanes};")
         else:
             out.line("const int place = thread;")

@@ -39,7 +39,7 @@ def from_torch(
     >>> session(x)               # as module(x): the program brings the module's own tensors, in `constants`
 
     Args:
-        module: a `torch.nn.Module`, or a function of tensors.
+        module: a `torch.nn.Module`, read as in evaluation whatever its mode is, or a function of tensors.
         example_inputs: a tensor or several, of the shapes and types that it shall be read for; of values it counts
             only whether some are infinite.
         name: what to call the program; default: the module's class or the function's name.
