@@ -201,6 +201,42 @@ def _reductions() -> Case:
     return Case("reductions", "functions.cu", "reductions", (1, 1, 1), (256, 1, 1), 0, (In(x), out))
 
 
+def _rounded_or_not(x: Array, y: Array) -> tuple[Array, Array]:
+    """The bounds of products in f32 that may be rounded."""
+    rounded = x * y
+    more = np.where(np.isfinite(rounded) & (rounded == x.astype(float) * y), 0, np.float32(2.0**-23) * abs(rounded))
+    return rounded - more, rounded + more
+
+
+def _bounds() -> Case:
+    """Numbers around a place of their own for every warp, of a few kinds, and now and then none."""
+    rng, warps = _rng(), 200
+    middle, wide = (rng.choice(kinds, (2, warps, 1)) for kinds in ([0, 1, -1, 3, 100, -2.5], [0, 0, 0.5, 1, 40]))
+    x, y = (middle + np.round(wide * rng.standard_normal((2, warps, 32)), 1)).astype(np.float32)
+    x[::17, 5], y[::23, 9], x[::29, 1] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        a, b, c, d = x.min(1), x.max(1), y.min(1), y.max(1)  # none where one of them is
+        none = 0 * (np.maximum(abs(a), abs(b)) + np.maximum(abs(c), abs(d)))  # of infinities
+        below, above = zip(*(_rounded_or_not(*pair) for pair in ((a, c), (a, d), (b, c), (b, d))), strict=True)
+        low, high = np.min(below, 0) + none, np.max(above, 0) + none
+        sure = a > d, a >= d, (a == b) & (c == d) & (a == c)
+        maybe = ~(b <= c), ~(b < c), ~((a > d) | (c > b))
+        size, least = np.maximum(abs(a), abs(b)), np.maximum(np.maximum(a, -b), 0)
+        sides: list[Any] = [
+            (a, b), (np.nan, np.nan), (-b, -a), (a + c + none, b + d + none), (a - d + none, b - c + none),
+            (low, high), (np.minimum(a, c), np.minimum(b, d)), (np.maximum(a, c), np.maximum(b, d)), (least, size),
+            (_rounded_or_not(least, least)[0], _rounded_or_not(size, size)[1]),
+            (np.maximum(a, 0), np.maximum(b, 0)), (np.floor(a), np.floor(b)),
+            (np.sign(a), np.sign(b)), (a >= 0, ~(b < 0)), *zip(sure, maybe, strict=True),
+            (low - 1 + 0 * low, high - 1 + 0 * high),
+            [np.where(maybe[0], np.where(sure[0], x, hull(x, 2)), 2) for x, hull in ((a, np.minimum), (b, np.maximum))],
+        ]  # fmt: skip
+    out = np.zeros((warps, 19, 3), np.float32)
+    for row, (least, most) in enumerate(sides):
+        out[:, row, 1], out[:, row, 2] = least, most
+    return Case("bounds", "functions.cu", "bounds", (warps, 1, 1), (32, 1, 1), 0, (In(x), In(y), Out(out, 1e-6)))
+
+
 def _hand_over() -> Case:
     x = _normal(32)
     return Case("hand over", "functions.cu", "hand_over", (1, 1, 1), (64, 1, 1), 0, (In(x), Out(x[::-1].copy())))
@@ -436,8 +472,8 @@ def _roles() -> Case:
 
 AMPERE: tuple[Case, ...] = (
     _convert(), _all_halves(), _pack(), _math(), _quotients(), _waves(), _vectors(), _exchanges(), _reductions(),
-    _hand_over(), _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_tf32", 8), _tf32_pieces(), _ldmatrix(),
-    _copies(), _hints(), _places(), _quads(), _bytes(), _fours(), _row_sum(), _softmax(),
+    _hand_over(), _bounds(), _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_tf32", 8), _tf32_pieces(),
+    _ldmatrix(), _copies(), _hints(), _places(), _quads(), _bytes(), _fours(), _row_sum(), _softmax(),
     *map(_matmul_cp_async, ("f16", "bf16")),
 )  # fmt: skip
 """Kernels for sm_80 and newer."""

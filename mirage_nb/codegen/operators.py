@@ -98,10 +98,14 @@ def _applied(operands: list[str], attrs: Attrs | None) -> str:
     return formula.fold(formula.read(attrs.formula), operands[0], lambda value: f"({number(value)})", SCALARS)
 
 
-def _where(operands: list[str], attrs: Attrs | None) -> str:
+def left_out(attrs: Attrs | None) -> str:
+    """What a choice has where its mask is zero."""
     assert isinstance(attrs, WhereAttrs)
-    signs = {0: number(attrs.other), 1: "-NEGATIVE_INFINITY", -1: "NEGATIVE_INFINITY"}
-    return f"({operands[0]} != 0.0f ? {operands[1]} : {signs[attrs.infinite]})"
+    return {0: number(attrs.other), 1: "-NEGATIVE_INFINITY", -1: "NEGATIVE_INFINITY"}[attrs.infinite]
+
+
+def _where(operands: list[str], attrs: Attrs | None) -> str:
+    return f"({operands[0]} != 0.0f ? {operands[1]} : {left_out(attrs)})"
 
 
 CUDA: dict[OpKind, Callable[[list[str], Attrs | None], str]] = {

@@ -15,6 +15,7 @@ from mirage_nb.codegen.emitted import MapArg
 from mirage_nb.codegen.texel_product import TexelProduct, WidenedProduct, WideProduct
 from mirage_nb.codegen.tile_behind import BehindText
 from mirage_nb.codegen.tile_copies import tensor_map, write_copy
+from mirage_nb.codegen.tile_marks import MarkText
 from mirage_nb.codegen.tile_products import ProductText
 from mirage_nb.codegen.tile_registers import Defined, RegisterText, declared
 from mirage_nb.codegen.tile_sums import SumText
@@ -39,6 +40,7 @@ from mirage_nb.tile.program import (
     Index,
     Loop,
     Map,
+    Mark,
     Number,
     Pipeline,
     Product,
@@ -57,8 +59,8 @@ from mirage_nb.tile.program import (
     Walk,
     Yield,
     flat,
-    register_tiles,
 )
+from mirage_nb.tile.registers import register_tiles
 from mirage_nb.tile.rules import first_registers
 
 TURN = 1
@@ -69,7 +71,8 @@ Value = Number | Read | Count | Until | Map | Reduce | Set | Store
 @dataclass(slots=True)
 class ProgramText:
     """Writes one kernel. `reaches`: how far its tensors go that end where a size does, which is known at launch. role:
-    whose code it is. held: stages of every ring that were awaited and not handed back. defined: values so far."""
+    whose code it is; first: its first warp. held: stages of every ring that were awaited and not handed back. defined:
+    values so far."""
 
     name: str
     program: Program
@@ -77,6 +80,7 @@ class ProgramText:
     reaches: Reaches = field(default_factory=Reaches)
     out: Writer = field(default_factory=Writer)
     role: str = ""
+    first: int = 0
     held: dict[str, int] = field(default_factory=dict)
     defined: dict[str, Defined] = field(default_factory=dict)
     products: ProductText = field(init=False)
@@ -101,6 +105,8 @@ class ProgramText:
             self._shared()
             first = 0
             for role in program.roles:
+                if _shares(role, first) and first % GROUP == 0:
+                    self._claim(role)
                 with out.block(f"if (warp < {first + role.warps})" if role is not program.roles[-1] else ""):
                     self._role(role, first)
                     if program.cluster > 1:
@@ -140,8 +146,10 @@ class ProgramText:
         out.line("MIRAGE_DYNAMIC_SHARED(shared);")
         offset = 0
         for tile in program.tiles:
-            if tile.place is Place.SHARED:
-                element = stored_type(tile.dtype)
+            element = stored_type(tile.dtype)
+            if tile.name in program.marks:
+                out.line(f"MIRAGE_SHARED({element}, {tile.name}, {tile.stages * tile.elements});")
+            elif tile.place is Place.SHARED:
                 shape = " x ".join(map(str, (tile.stages, *tile.shape)))
                 out.line(f"{element}* const {tile.name} = reinterpret_cast<{element}*>(shared + {offset});  // {shape}")
                 offset += tile.nbytes * tile.stages
@@ -160,11 +168,10 @@ class ProgramText:
 
     def _role(self, role: Role, first: int) -> None:
         out, program = self.out, self.program
-        self.role, statements = role.name, program.statements(role.name)
+        self.role, self.first, statements = role.name, first, program.statements(role.name)
         out.line(f"// {role.name}: {role.warps} warps")
-        if role.registers:
-            word = "claim" if role.registers > first_registers(program.threads) else "release"
-            out.line(f"registers_{word}<{role.registers}>();")
+        if not _shares(role, first):
+            self._claim(role)
         copies = [s for s in flat(statements) if isinstance(s, Copy)]
         if role.parts > 1:
             out.line(f"const int {PART} = warp / {GROUP}{f' - {first // GROUP}' if first else ''};")
@@ -182,6 +189,12 @@ class ProgramText:
             self._wait()
             self._rings(statements, used)
             self._body(statements)
+
+    def _claim(self, role: Role) -> None:
+        """Registers, which a group of four warps hands over together."""
+        if role.registers:
+            word = "claim" if role.registers > first_registers(self.program.threads) else "release"
+            self.out.line(f"registers_{word}<{role.registers}>();")
 
     def _wait(self) -> None:
         if self.overlap.behind:
@@ -315,9 +328,20 @@ class ProgramText:
         most = "" if loop.most is None else f" && {name} < {loop.most}"
         count = c_index(loop.more + Index((), loop.count))
         with self.out.block(f"for (int {name} = 0; {name} < {count}{most}; ++{name})"):
+            self._only(loop)
             self._body(loop.body, name)
         for release in (s for s in loop.body if isinstance(s, Release)):
             self.held[release.pipeline] = min(entered.get(release.pipeline, 0) + loop.count, release.behind)
+
+    def _only(self, loop: Loop) -> None:
+        """Iterations that are not marked are left out: by whole warps, or by the thread that copies."""
+        if loop.only is None:
+            return
+        (count,) = self.program.tile(loop.only.tile).shape
+        place = f"{self.products.ring_of(loop.only.tile).name}_slot * {count} + {c_index(loop.only.at)}"
+        mark = f"{loop.only.tile}[{place}]"
+        alone = any(isinstance(s, Copy) for s in loop.body)
+        self.out.line(f"if (!{mark if alone else f'warp_uniform({mark})'}) continue;")
 
     @contextmanager
     def _walk(self, walk: Walk) -> Iterator[None]:
@@ -380,11 +404,16 @@ class ProgramText:
             case Acquire(name):
                 ring = self.program.pipeline(name)
                 out.line(f"mbarrier_wait({name}_empty + {name}_stage, {name}_phase ^ 1);")
-                out.line(f"mbarrier_arrive_expect_tx({name}_full + {name}_stage, {ring.nbytes});")
+                if self.program.marks.keys().isdisjoint(ring.tiles):
+                    out.line(f"mbarrier_arrive_expect_tx({name}_full + {name}_stage, {ring.nbytes});")
                 out.line(f"{name}_slot = {name}_stage;")
                 self._advance(ring)
             case Copy():
                 self._copy(statement)
+            case Mark():
+                role = next(r for r in self.program.roles if r.name == self.role)
+                ring = self.products.ring_of(statement.target)
+                MarkText(out, self.program, statement, role, self.first, self._ends()).emit(ring.name)
             case Await(name):
                 out.line(f"mbarrier_wait({name}_full + {name}_stage, {name}_phase);")
                 out.line(f"{name}_slot = {name}_stage;")
@@ -434,6 +463,11 @@ class ProgramText:
                 out.line(f"if (lane {f'< {blocks}' if blocks > 1 else '== 0'}) {arrival};")
                 self._advance(ring, "kept")
         self.held[ring.name] = release.behind
+
+
+def _shares(role: Role, first: int) -> bool:
+    """Whether a role, from this warp on, is in one group of four warps with others."""
+    return bool(first % GROUP or role.warps % GROUP)
 
 
 def _product(counts: list[str]) -> str:

@@ -51,6 +51,10 @@ class Keys:
     uneven: bool
     turned: bool
 
+    def tile(self, done: Index) -> Index:
+        """The tile of an iteration: the last ones come first."""
+        return self.end + Index((), -1) + done * -1
+
     def skipped(self, step: int) -> tuple[Skip, ...]:
         """What is left out of the sum over keys, in tiles of so many."""
         if not self.end.terms and self.reach is None:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mirage_nb.ir import OPS, AccumAttrs, AccumKind, ConstAttrs, DType, InIterAttrs, OpKind, Trait
 from mirage_nb.ir.graph import reached
+from mirage_nb.optimize import attention_marks as marks
 from mirage_nb.optimize.attention_keys import Keys, keys_of
 from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.optimize.product_program import Given
@@ -47,6 +49,7 @@ from mirage_nb.tile.program import (
     Index,
     Layout,
     Map,
+    Mark,
     Number,
     Pipeline,
     Product,
@@ -108,7 +111,7 @@ class _Planner(OnGrid):
     ends: nodes that are one number in front of the end of the keys, and another one behind it; ending: the last tile of
     keys is looked at. once: what is read where a point begins; ahead: what an iteration reads before its keys have
     come; loaded: the names of both. keys: the tiles of keys that rows need; masks: the nodes that choose scores. row:
-    where a group's rows begin; chosen: masks are asked."""
+    where a group's rows begin; chosen: masks are asked. mark: the tiles of keys that data leaves something of."""
 
     made: AttentionBlock
     target: Target
@@ -121,8 +124,9 @@ class _Planner(OnGrid):
     ahead: list[Read] = field(default_factory=list)
     names: int = 0
     keys: Keys = field(init=False)
-    row: Index = field(init=False)
+    row: Index = field(default_factory=Index)
     masks: tuple[int, ...] = field(init=False)
+    mark: Mark | None = field(init=False)
     key: Index = field(default_factory=Index)
     chosen: bool = False
 
@@ -131,6 +135,7 @@ class _Planner(OnGrid):
         rows = self.block.grid[self.counters.index(ROWS)] if ROWS in self.counters else 1
         tiles = (rows, self.made.rows), (self.block.loop, self.made.step)
         self.keys = keys_of(span_needed(self.made, self._numbers, *tiles), rows)
+        self.mark = self._marked() if self.masks and self.keys.sections else None  # of the rows of all groups
         self.row = counted(PART, HEIGHT) if TEAMS[self.made.rows].parts > 1 else Index()
 
     def program(self) -> Program:
@@ -143,9 +148,14 @@ class _Planner(OnGrid):
             self._ring(VALUE_RING, "v", made.values, stages, GROUP * team.parts),
         ]
         self._registers()
-        roles = (Role(MATH, GROUP * team.parts, team.math_registers), Role(LOAD, team.load_warps, team.load_registers))
+        roles = [Role(MATH, GROUP * team.parts, team.math_registers), Role(LOAD, team.load_warps, team.load_registers)]
         walk, blocks = self._walk()
         bodies = {MATH: self._computing(team.parts), LOAD: self._loading()}
+        if self.mark is not None:
+            self.tiles[marks.SEEN] = tile = marks.tile_of(made)
+            roles[1:] = marks.roles_of(roles[1])
+            rings.append(marks.ring_of(tile, roles[:2]))
+            bodies[marks.ROLE] = (*self.keys.tables, Acquire(marks.RING), self.mark)
         return self._program(blocks, roles, rings, walk, bodies, len(self.given.outputs))
 
     def _walk(self) -> tuple[Walk, int]:
@@ -159,12 +169,23 @@ class _Planner(OnGrid):
             read = self.made.step * self.block.loop * (self.made.depth + self.made.columns) * self.made.dtype.size
             group = max(1, min(extents[order[-2]], NEAR_BYTES // read))
         walk = Walk(tuple((name, extents[name]) for name in order), group, ())
-        return walk, points if self.keys.uneven else min(points, self.target.multiprocessors)
+        return walk, points if self.keys.uneven or self.mark else min(points, self.target.multiprocessors)
 
     def _key(self, done: Index) -> Index:
         """Where the keys of an iteration begin: the last ones of this point's come first."""
         first = counted(SHARE, self.block.loop) if SHARE in self.points else Index()
-        return (first + self.keys.end + Index((), -1) + done * -1) * self.made.step
+        return (first + self.keys.tile(done)) * self.made.step
+
+    def _marked(self) -> Mark | None:
+        """The tiles of keys that data leaves something of, where it says so, and there is room for it."""
+        made, nodes, found, values = self.made, self.made.written.nodes, list[Statement](), list[str]()
+        self.key, self.chosen = marks.key(made), True
+        for mask in self.masks:
+            with suppress(_OtherBlock):  # what is asked of scores is not known beforehand
+                values.append(self._value(found, nodes[mask].inputs[0], (ROWS, KEYS)))
+        body = (*self.once.values(), *self.ahead, *found)
+        self.once, self.ahead = {}, []
+        return marks.mark_of(made, self.target.shared_per_block, body, values, self.keys.end, self.tiles)
 
     # -- tiles
 
@@ -203,14 +224,14 @@ class _Planner(OnGrid):
     # -- roles
 
     def _loading(self) -> tuple[Statement, ...]:
-        made = self.made
-        step = self._key(counted(KEYS))
-        body = (
-            Acquire(KEY_RING), self._copy("k", made.keys, step),
-            Acquire(VALUE_RING), self._copy("v", made.values, step),
-        )  # fmt: skip
-        load = replace(self.keys.load, body=body)
-        return *self.keys.tables, Acquire(QUERY_RING), self._copy("q", made.queries, Index()), load
+        def load(done: Index) -> tuple[Statement, ...]:
+            return (
+                Acquire(KEY_RING), self._copy("k", self.made.keys, self._key(done)),
+                Acquire(VALUE_RING), self._copy("v", self.made.values, self._key(done)),
+            )  # fmt: skip
+
+        loads = marks.loading(self.mark, self.keys, load)
+        return *self.keys.tables, Acquire(QUERY_RING), self._copy("q", self.made.queries, Index()), *loads
 
     def _copy(self, name: str, operand: Operand, step: Index) -> Copy:
         at = self._at(operand.attrs.imap, self.block.tile_shape(operand.attrs))
@@ -226,7 +247,7 @@ class _Planner(OnGrid):
         added = Product(wgmma(made.columns, made.dtype).name, RESULT, WEIGHTS, "v")
         start = (Clear(RESULT), *(Clear(_total(place)) for place in made.sums), *self._lowest())
 
-        def iteration(done: Index, *, chosen: bool) -> tuple[Statement, ...]:
+        def iteration(done: Index, chosen: bool) -> tuple[Statement, ...]:
             before, behind = self._softmax(self._key(done), rescaled=True, chosen=chosen)
             return (
                 *self.ahead, Await(KEY_RING), *turn, *scored, Await(VALUE_RING), added, *over,
@@ -235,9 +256,7 @@ class _Planner(OnGrid):
 
         first = self._softmax(self._key(Index()), rescaled=False, chosen=keys.chosen)
         ahead = self.ahead
-        loops = [
-            replace(s.loop, body=iteration(counted(s.loop.counter) + s.done, chosen=s.chosen)) for s in keys.sections
-        ]
+        loops = marks.computing(self.mark, keys, iteration)
         return (
             *keys.tables, *keys.skipped(made.step), *start, *self.once.values(), *ahead, Await(QUERY_RING),
             Await(KEY_RING), *turn, *scored, *over, Release(KEY_RING), *first[0], *first[1], *loops,
@@ -388,7 +407,7 @@ class _Planner(OnGrid):
             return TOP
         if place in self.made.late:
             return self._value(found, node.inputs[0], axes)
-        if not _elementwise(node.kind):
+        if Trait.ELEMENTWISE not in OPS[node.kind].traits:
             raise _OtherBlock
         full = _padded(axes, node.shape)
         operands = tuple(
@@ -467,10 +486,6 @@ class _Planner(OnGrid):
 
 def _total(place: int) -> str:
     return f"t{place}"
-
-
-def _elementwise(kind: OpKind) -> bool:
-    return Trait.ELEMENTWISE in OPS[kind].traits
 
 
 def _padded(axes: tuple[str, ...], shape: tuple[int, ...]) -> tuple[str, ...]:

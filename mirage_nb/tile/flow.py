@@ -5,6 +5,7 @@ through one point of the walk, whose counters stay open; loops are run through. 
 coordinates: for each axis where along it they begin, as an index over counters; and what was summed of which axis.
 Invariant: what is combined has the same coordinates, what is stored goes where its coordinates say, all of an axis that
 is summed is summed once, and the starts of what is stored along an axis, with all counters run through, cover it once.
+Where iterations depend on marks, roles are followed through all of them, and through every other one.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import itertools
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
-from mirage_nb.ir import OPS, OpKind, Trait
+from mirage_nb.ir import OpKind
 from mirage_nb.tile.boxes import Matrix
 from mirage_nb.tile.flight import Flight
 from mirage_nb.tile.groups import ROWS
 from mirage_nb.tile.instructions import Place
+from mirage_nb.tile.marks import is_elementwise, places_marked
 from mirage_nb.tile.places import Coordinates, Held, Places, joined, through
 from mirage_nb.tile.program import (
     PART,
@@ -31,6 +33,8 @@ from mirage_nb.tile.program import (
     Index,
     Loop,
     Map,
+    Mark,
+    Marked,
     Multicast,
     Number,
     Product,
@@ -61,12 +65,13 @@ MOST = 20
 @dataclass(slots=True)
 class _Ring:
     """A pipeline of a block: where the slots of every fill begin; fills that are whole; stages that each role that
-    empties it has handed back."""
+    empties it has handed back; of every fill with marks, of which places."""
 
     stages: int
     tiles: frozenset[str]
     fills: list[dict[str, Coordinates]] = field(default_factory=list)
     given: dict[str, int] = field(default_factory=dict)
+    marked: list[tuple[Mark, Coordinates]] = field(default_factory=list)
 
     @property
     def landed(self) -> int:
@@ -91,21 +96,23 @@ def follow(program: Program) -> tuple[str, ...]:
     ranges = [[(name, n) for n in range(count)] for name, count in dict(walks[0].counters if walks else ()).items()
               if name in deciding]  # fmt: skip
     for point in itertools.product(*ranges):  # what decides how often loops run is not left open
-        found |= dict.fromkeys(_point(program, dict(point)))
+        for every in (1, 2) if program.marks else (1,):
+            found |= dict.fromkeys(_point(program, dict(point), every))
         if len(found) >= MOST:
             break
     return tuple(found)
 
 
-def _point(program: Program, bound: dict[str, int]) -> tuple[str, ...]:
-    """The findings at points of the walk whose counters have these values, where any are given."""
+def _point(program: Program, bound: dict[str, int], every: int) -> tuple[str, ...]:
+    """The findings at points of the walk whose counters have these values, where any are given. every: of so many
+    tiles one is marked."""
     found: dict[str, None] = {}
     rings = {p.name: _Ring(p.stages, frozenset(p.tiles)) for p in program.pipelines}
     for name, statements in program.code:
         for statement in flat(statements):
             if isinstance(statement, Await):
                 rings[statement.pipeline].given[name] = 0
-    followed = [_Role(program, role, rings, bound) for role in program.roles]
+    followed = [_Role(program, role, rings, bound, every) for role in program.roles]
     going = [(role, role.run()) for role in followed]
     while going and len(found) < MOST:
         before = [role.steps for role in followed]
@@ -131,7 +138,9 @@ def _point(program: Program, bound: dict[str, int]) -> tuple[str, ...]:
 class _Role:
     """Follows one role. steps: statements that it has done."""
 
-    def __init__(self, program: Program, role: Role, rings: dict[str, _Ring], bound: dict[str, int]) -> None:
+    def __init__(
+        self, program: Program, role: Role, rings: dict[str, _Ring], bound: dict[str, int], every: int
+    ) -> None:
         self.program, self.role, self.rings = program, role, rings
         own = {PART: role.parts, RANK: program.cluster}
         self.places = Places(program, role.name, {name: count for name, count in own.items() if count > 1})
@@ -145,6 +154,8 @@ class _Role:
         self.turn = False
         self.before: dict[str, int] = {}  # what was taken when the turn began
         self.steps = 0
+        self.every, self.places.partly = every, every > 1
+        self.only: Coordinates = {}  # of the tile that this iteration is done for
 
     def run(self) -> Iterator[str | None]:
         """All findings of this role; None where it has to wait."""
@@ -178,7 +189,9 @@ class _Role:
                     yield from self._entered(body)
                     for number in range(times):
                         self.places.bound[counter] = number
-                        yield from self._body(body)
+                        if (yield from self._seen(statement.only)):
+                            yield from self._body(body)
+                    self.only = {}
                     self.places.bound.pop(counter, None)
                     self.values = {name: value for name, value in self.values.items() if name in known}
                 case Acquire(name):
@@ -211,6 +224,8 @@ class _Role:
         match statement:
             case Copy():
                 yield from self._copy(statement)
+            case Mark():
+                yield from self._mark(statement)
             case Release():
                 yield from self._release(statement)
             case Product():
@@ -268,7 +283,41 @@ class _Role:
             at = tuple(i + part if axis == rows else i for axis, i in zip(source.axes, at, strict=False))
         apart = not isinstance(copy, Multicast) and Matrix.of(source, target).apart
         yield from self.places.bounds(source, at, box, engine=True, apart=apart)
-        ring.fills[-1][target.name] = self.places.placed(source, copy.at)
+        ring.fills[-1][target.name] = placed = self.places.placed(source, copy.at)
+        if any(placed[axis] != place for axis, place in self.only.items() if axis in target.axes):
+            yield f"{target.name} is brought, and another tile is marked"
+
+    def _mark(self, mark: Mark) -> Iterator[str]:
+        ring = next((ring for ring in self.rings.values() if mark.target in ring.tiles), None)
+        count = self.places.index(mark.count)
+        if ring is None or len(ring.fills) <= ring.landed or mark.target in ring.fills[-1]:
+            yield f"{mark.target} is marked in a stage that was not acquired"
+            return
+        if count.terms or not 0 < count.const <= self.program.tile(mark.target).shape[0]:
+            yield f"{mark.target} has no {count.const} tiles"
+        at = yield from places_marked(self.places, mark, count.const)
+        ring.fills[-1][mark.target] = {}
+        ring.marked.append((mark, at))
+
+    def _seen(self, only: Marked | None) -> Generator[str, None, bool]:
+        """Whether an iteration is done; what is brought and multiplied in it is of the tile that is marked."""
+        if only is None:
+            return True
+        name, ring = next((pair for pair in self.rings.items() if only.tile in pair[1].tiles), ("", None))
+        fill = self.taken.get(name, 0) - 1
+        if ring is None or not 0 <= fill < len(ring.marked) or not self._held(name):
+            yield f"{only.tile} is asked, and is not there"
+            return True
+        (mark, at), here = ring.marked[fill], self.places.index(only.at)
+        if here.terms or not 0 <= here.const < self.places.index(mark.count).const:
+            yield f"{only.tile} has no mark {here.const}"
+        outer = self.places.bound.get(mark.counter)
+        self.places.bound[mark.counter] = here.const
+        self.only = {axis: self.places.index(place) for axis, place in at.items()}
+        self.places.bound.pop(mark.counter)
+        if outer is not None:
+            self.places.bound[mark.counter] = outer
+        return here.const % self.every == 0
 
     def _release(self, release: Release) -> Iterator[str]:
         ring, name = self.rings[release.pipeline], release.pipeline
@@ -327,6 +376,8 @@ class _Role:
         axis = summed_axis(left, right)
         row, column = self.program.tile(product.result).axes
         a, b = dict(slots[0]), dict(slots[1])
+        if left.place is Place.SHARED and any({**a, **b}.get(name, at) != at for name, at in self.only.items()):
+            yield f"{product.result} adds products of another tile than what is marked"
         summed = a.pop(axis, Index())
         if b.pop(axis) != summed:
             yield f"{left.name} and {right.name} are of other places along {axis}"
@@ -362,8 +413,7 @@ class _Role:
                 yield from self.places.bounds(tile, at, self.places.box(tile), engine=False)
                 self.values[name] = Held(self.places.placed(tile, at), axes=self.places.held(tile))
             case Map(name, kind, _, operands):
-                spec = OPS[kind]
-                if Trait.ELEMENTWISE not in spec.traits or (spec.arity or len(operands)) != len(operands):
+                if not is_elementwise(kind, len(operands)):
                     yield f"{kind.value} of {len(operands)} values is nothing elementwise"
                 value = yield from self._joined(operands, zeros=kind is OpKind.ADD)
                 self.values[name] = value

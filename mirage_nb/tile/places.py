@@ -55,6 +55,8 @@ class Places:
         self.bound: dict[str, int] = {}
         self.summed: dict[str, range] = {}
         """Of axes that are not summed as a whole at this point, what is."""
+        self.partly = False
+        """Whether marks leave some of it out, so that nothing is asked of sums."""
 
     def index(self, index: Index) -> Index:
         """With the counters of loops replaced by what they are."""
@@ -88,6 +90,8 @@ class Places:
 
     def whole(self, axis: str, what: str, parts: Parts) -> Iterator[str]:
         """Whether parts are all of the axis, or of the part of it that counters choose."""
+        if self.partly:
+            return
         summed = self.summed.get(axis, range(self.program.extents[axis]))
         extent, end, last = min(self.program.extents[axis], summed.stop), summed.start, 0
         terms = {start.terms for start, _ in parts}

@@ -153,15 +153,24 @@ class Walk:
 
 
 @dataclass(frozen=True, slots=True)
+class Marked:
+    """That the element `at` of a tile of marks is not zero."""
+
+    tile: str
+    at: Index
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """The body for counter = 0, 1, ..., count - 1; `more` of them, which counters of the walk decide, but from none to
-    `most`, if it says so."""
+    `most`, if it says so. only: of these iterations those that are marked."""
 
     counter: str
     count: int
     body: tuple[Statement, ...]
     more: Index = Index()
     most: int | None = None
+    only: Marked | None = None
 
     def times(self, more: int) -> int:
         """How often it runs where counters decide on so many more."""
@@ -200,6 +209,20 @@ class Copy:
 class Multicast(Copy):
     """As Copy, for all blocks of the cluster, to each of which all of them bring their part: as many rows of the box,
     those of the first block first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """All warps of the role fill the stage that was acquired: element n of the target is zero only where one of the
+    `values`, which the body computes with the counter at n, is zero everywhere in a tile of these sides, for n = 0, 1,
+    ..., count - 1. What the kernel finds is bounds of the values: it may mark a tile in which there is nothing."""
+
+    target: str
+    counter: str
+    count: Index
+    sides: tuple[tuple[str, int], ...]
+    body: tuple[Computed, ...]
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,8 +376,10 @@ class Store:
 
 Statement: TypeAlias = (
     Walk | Loop | Acquire | Copy | Await | Product | Release | Clear | Number | Read | Count | Map | Reduce | Set
-    | Store | Skip | Turn | Yield | Combine | Table | Until
+    | Store | Skip | Turn | Yield | Combine | Table | Until | Mark
 )  # fmt: skip
+Computed: TypeAlias = Number | Read | Count | Map
+"""What a mask is computed of."""
 S = TypeVar("S")
 
 
@@ -426,6 +451,11 @@ class Program:
         every = ((role, s) for role, code in self.code for s in flat(code))
         return tuple((role, s) for role, s in every if isinstance(s, Store) and s.target == output)
 
+    @property
+    def marks(self) -> dict[str, Mark]:
+        """What fills tiles of marks, by their names."""
+        return {s.target: s for s in self.every if isinstance(s, Mark)}
+
     def emptied_by(self, pipeline: str) -> int:
         """The blocks that hand back each stage of a pipeline: all of the cluster, where one fills slots of all."""
         tiles = self.pipeline(pipeline).tiles
@@ -444,8 +474,8 @@ class Program:
 
     @property
     def shared_bytes(self) -> int:
-        """Of all slots of the tiles in shared memory."""
-        return sum(t.nbytes * t.stages for t in self.tiles if t.place is Place.SHARED)
+        """Of all slots of the tiles in shared memory; marks lie beside barriers."""
+        return sum(t.nbytes * t.stages for t in self.tiles if t.place is Place.SHARED and t.layout is Layout.PANELS)
 
 
 def flat(statements: tuple[S, ...]) -> Iterator[S]:
@@ -459,24 +489,3 @@ def summed_axis(left: Tile, right: Tile) -> str:
     """The axis along which two tiles are multiplied."""
     (axis,) = set(left.axes) & set(right.axes)
     return axis
-
-
-def register_tiles(program: Program, statement: Statement) -> tuple[Tile, ...]:
-    """The register tiles that a statement multiplies, adds to or keeps."""
-    match statement:
-        case Product(_, result, left):
-            names: tuple[str, ...] = (result, left)
-        case Clear(result) | Set(result):
-            names = (result,)
-        case _:
-            return ()
-    return tuple(t for t in program.tiles if t.name in names and t.place is Place.REGISTER)
-
-
-def registers(program: Program, role: Role) -> int:
-    """Of a thread of the role, for its register tiles; what has rows only is in all four lanes of a row."""
-    held = {tile.name: tile for s in flat(program.statements(role.name)) for tile in register_tiles(program, s)}
-    return sum(
-        -(-tile.nbytes // (REGISTER_BYTES * LANES * GROUP)) if len(tile.shape) > 1 else tile.elements // (LANES)
-        for tile in held.values()
-    )

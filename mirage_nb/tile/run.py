@@ -38,6 +38,8 @@ from mirage_nb.tile.program import (
     Index,
     Loop,
     Map,
+    Mark,
+    Marked,
     Multicast,
     Number,
     Pipeline,
@@ -215,6 +217,7 @@ class _Block(Generic[T]):
         self.cluster: Sequence[_Block[T]] = (self,)
         self.rings: dict[str, _Ring[T]] = {p.name: _Ring(p) for p in self.program.pipelines}
         self.made = {s.name: s for s in self.program.every if isinstance(s, Map | Reduce)}
+        self.marks: dict[tuple[str, int], list[bool]] = {}  # by tile and fill
 
     def begin(self) -> Iterator[tuple[str, Iterator[None]]]:
         """Every group of every role, which has not done anything."""
@@ -236,7 +239,8 @@ class _Block(Generic[T]):
                 case Loop(counter, body=body):
                     for number in range(statement.times(self._at(statement.more, thread))):
                         thread.counters[counter] = number
-                        yield from self._body(thread, body)
+                        if statement.only is None or self._seen(thread, statement.only):
+                            yield from self._body(thread, body)
                 case Acquire(name):
                     while not self.rings[name].empty():
                         yield
@@ -255,6 +259,8 @@ class _Block(Generic[T]):
         match statement:
             case Copy():
                 self._copy(thread, statement)
+            case Mark():
+                self._mark(thread, statement)
             case Clear(name):
                 thread.sums[name] = ()
             case Product():
@@ -288,10 +294,53 @@ class _Block(Generic[T]):
             case Store():
                 self._store(thread, statement)
 
+    def _mark(self, thread: _Thread[T], mark: Mark) -> None:
+        """Residues know no masks: with them all tiles are marked."""
+        ring, (rows, _), found = self._ring_of(mark.target), mark.sides, list[bool]()
+        for number in range(self._at(mark.count, thread)):
+            thread.counters[mark.counter] = number
+            for made in mark.body:
+                match made:
+                    case Read(name):
+                        thread.values[name] = self._side(thread, made, mark.sides)
+                    case Count(name, axis, at):
+                        length, first = dict(mark.sides)[axis], self._at(at, thread)
+                        thread.values[name] = self._places(length, axis == rows[0], first)
+                    case _:
+                        self._statement(thread, made)
+            values = [thread.values[name] for name in mark.values]
+            found.append(all(not isinstance(value, np.ndarray) or bool(value.any()) for value in values))
+        self.marks[mark.target, ring.began - 1] = found
+        ring.nbytes[ring.began - 1] += ring.pipeline.nbytes
+
+    def _side(self, thread: _Thread[T], made: Read, sides: Sequence[tuple[str, int]]) -> T:
+        """What is read for a tile of these sides, as a matrix."""
+        tile, sizes = self.program.tile(made.source), dict(sides)
+        part = self._box(tile, made.at, tuple(sizes.get(axis, 1) for axis in tile.axes), thread)
+        turned = [axis for axis in tile.axes if axis in sizes] == [axis for axis, _ in reversed(sides)]
+        shape = tuple(size if axis in tile.axes else 1 for axis, size in sides)
+
+        def matrix(array: Array) -> Array:
+            return array.reshape(shape[::-1]).T if turned else array.reshape(shape)
+
+        return self.algebra.view(part, matrix)
+
+    def _seen(self, thread: _Thread[T], only: Marked) -> bool:
+        """Whether an element of the newest marks that this role awaited says so."""
+        ring = self._ring_of(only.tile)
+        marks = self.marks[only.tile, thread.taken[ring.pipeline.name] - 1]
+        return marks[self._at(only.at, thread)]
+
+    def _ring_of(self, tile: str) -> _Ring[T]:
+        return next(ring for ring in self.rings.values() if tile in ring.pipeline.tiles)
+
     def _count(self, axis: str, first: int) -> T:
         """first, first + 1, ... along an axis, as far as register tiles reach."""
         held = [t for t in self.program.tiles if t.place is Place.REGISTER and axis in t.axes]
-        length, rows = held[0].shape[held[0].axes.index(axis)], held[0].axes[0] == axis
+        return self._places(held[0].shape[held[0].axes.index(axis)], held[0].axes[0] == axis, first)
+
+    def _places(self, length: int, rows: bool, first: int) -> T:
+        """So many of them."""
         places = self.algebra.apply(OpKind.ARANGE, (), ArangeAttrs(length), 0)
         start = self.algebra.apply(OpKind.CONST, (), ConstAttrs(Fraction(first)), 0)
         moved = self.algebra.apply(OpKind.ADD, (places, start), None, 0)

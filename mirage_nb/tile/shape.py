@@ -20,6 +20,7 @@ from mirage_nb.tile.program import (
     Count,
     Loop,
     Map,
+    Mark,
     Number,
     Program,
     Read,
@@ -92,6 +93,8 @@ def _used(statement: Statement) -> tuple[str, ...]:
             return (statement.operand,)
         case Set() | Store():
             return (statement.value,)
+        case Mark():
+            return statement.values
         case _:
             return ()
 

@@ -17,6 +17,7 @@ from mirage_nb.tile.boxes import BOX_ROWS
 from mirage_nb.tile.flow import follow
 from mirage_nb.tile.groups import GROUPS, ROWS
 from mirage_nb.tile.instructions import INSTRUCTIONS, Place
+from mirage_nb.tile.marks import wrongly_marked
 from mirage_nb.tile.program import (
     GROUP,
     LANES,
@@ -24,6 +25,7 @@ from mirage_nb.tile.program import (
     Await,
     Copy,
     Layout,
+    Mark,
     Multicast,
     Pipeline,
     Product,
@@ -32,8 +34,8 @@ from mirage_nb.tile.program import (
     Role,
     Tile,
     flat,
-    registers,
 )
+from mirage_nb.tile.registers import registers
 from mirage_nb.tile.rules import BESIDE_SUMS, FLOAT_STEP, REGISTER_UNIT, RESERVED_BYTES, first_registers
 from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES, PATTERN_ROWS
 
@@ -49,6 +51,7 @@ BARRIER = 8
 """Bytes of an mbarrier."""
 NAMES: dict[type, tuple[str, ...]] = {
     Copy: ("source", "target"), Multicast: ("source", "target"), Product: ("result", "left", "right"),
+    Mark: ("target",),
 }  # fmt: skip
 """The fields that name tiles, of statements about which more is asked than whether these are there."""
 
@@ -58,7 +61,7 @@ def validate(program: Program, target: Target) -> tuple[str, ...]:
     found = tuple(_declared(program))
     if found:  # what follows takes names and shapes for granted
         return found
-    found = (*_capacity(program, target), *_pipelines(program), *_products(program, target))
+    found = (*_capacity(program, target), *_pipelines(program), *_products(program, target), *wrongly_marked(program))
     return found or follow(program)
 
 
@@ -107,26 +110,41 @@ def _capacity(program: Program, target: Target) -> Iterator[str]:
     """Shared memory, threads, registers, barriers."""
     if program.capability != target.capability:
         yield f"made for capability {program.capability}, the target has {target.capability}"
-    if program.shared_bytes > (free := target.shared_per_block - RESERVED_BYTES):
+    reserved = RESERVED_BYTES * (2 if program.marks else 1)
+    if program.shared_bytes > (free := target.shared_per_block - reserved):
         yield f"{program.shared_bytes} bytes of shared memory; the target has {free}"
-    if 2 * BARRIER * sum(p.stages for p in program.pipelines) > RESERVED_BYTES:
-        yield "too many barriers"
+    marks = sum(t.nbytes * t.stages for t in program.tiles if t.name in program.marks)
+    if 2 * BARRIER * sum(p.stages for p in program.pipelines) + marks > RESERVED_BYTES:
+        yield "too many barriers, or marks"
     if program.threads > THREADS or program.blocks < 1 or any(role.warps < 1 for role in program.roles):
         yield f"{program.threads} threads in {program.blocks} blocks"
         return
     if program.cluster not in CLUSTERS or program.blocks % program.cluster:
         yield f"{program.blocks} blocks in clusters of {program.cluster}"
-    if any(role.warps % GROUP for role in program.roles[:-1]):
-        yield "a role begins inside a group of four warps"
+    yield from _grouped(program)
     entry = first_registers(program.threads, target.registers_per_multiprocessor)
     claimed = [role for role in program.roles if role.registers]
     if claimed:
-        if len(claimed) < len(program.roles) or any(role.warps % GROUP for role in claimed):
+        if len(claimed) < len(program.roles) or sum(role.warps for role in claimed) % GROUP:
             yield "registers are handed over by whole groups of four warps of all roles"
         if sum(role.registers * LANES * role.warps for role in claimed) > entry * program.threads:
             yield "the roles claim more registers than the block has"
     for role in program.roles:
         yield from _registers(program, role, min(entry, MOST_REGISTERS))
+
+
+def _grouped(program: Program) -> Iterator[str]:
+    """Whether roles have groups of four warps for themselves; those of the last one, which do not multiply, may share
+    it and its registers."""
+    first = 0
+    for place, role in enumerate(program.roles):
+        several, rest = first % GROUP + role.warps > GROUP, program.roles[place:]
+        multiplies = any(isinstance(s, Product) for s in flat(program.statements(role.name)))
+        if first % GROUP and (multiplies or several or role.registers != program.roles[place - 1].registers):
+            yield f"{role.name} begins inside a group of four warps"
+        if role.warps % GROUP and (multiplies or sum(r.warps for r in rest) + first % GROUP > GROUP) and rest[1:]:
+            yield f"{role.name} ends inside a group of four warps"
+        first += role.warps
 
 
 def _registers(program: Program, role: Role, entry: int) -> Iterator[str]:
@@ -177,7 +195,7 @@ def _ends(program: Program, pipeline: Pipeline) -> Iterator[str]:
 
 def _products(program: Program, target: Target) -> Iterator[str]:
     """Instructions that the target lacks, or that do not take these tiles."""
-    for tile in program.tiles:
+    for tile in (t for t in program.tiles if t.name not in program.marks):
         yield from _laid(tile)
     for role in program.roles:
         for statement in flat(program.statements(role.name)):

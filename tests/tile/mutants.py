@@ -13,9 +13,11 @@ from mirage_nb.tile.program import (
     RANK,
     Combine,
     Copy,
+    Count,
     Index,
     Loop,
     Map,
+    Mark,
     Multicast,
     Pipeline,
     Product,
@@ -80,7 +82,7 @@ def _bodies(program: Program, body: tuple[Statement, ...]) -> Iterator[tuple[str
             yield f"{name} and {type(behind[0]).__name__} exchanged", (*before, behind[0], statement, *behind[1:])
         for what, changed in _statements(program, statement):
             yield f"{name} {what}", (*before, changed, *behind)
-        if isinstance(statement, Walk | Loop):
+        if isinstance(statement, Walk | Loop | Mark):
             for what, inside in _bodies(program, statement.body):
                 yield what, (*before, replace(statement, body=inside), *behind)
 
@@ -94,9 +96,8 @@ def _statements(program: Program, statement: Statement) -> Iterator[tuple[str, S
                     yield f"{name} {step:+}", replace(statement, counters=new)
             yield "group 0", replace(statement, group=0)
             yield "group +1", replace(statement, group=group + 1)
-        case Loop(_, count):
-            for step in (-1, 1):
-                yield f"{step:+}", replace(statement, count=count + step)
+        case Loop() | Mark():
+            yield from _marked(statement)
         case Table(_, _, numbers):
             for place, number in enumerate(numbers):
                 for step in (-1, 1):
@@ -159,9 +160,33 @@ def _statements(program: Program, statement: Statement) -> Iterator[tuple[str, S
             for tile in program.tiles:
                 if tile.place is Place.REGISTER and tile.name != result:
                     yield f"in {tile.name}", replace(statement, result=tile.name)
+        case Count(_, _, at):
+            for what, changed_at in _indices(at, 64):
+                yield f"at {what}", replace(statement, at=changed_at)
         case Map(_, _, _, operands) if len(operands) == 2:
             yield "one operand", replace(statement, operands=operands[:1])
             yield "of an unknown value", replace(statement, operands=(operands[0], "nobody"))
+
+
+def _marked(statement: Loop | Mark) -> Iterator[tuple[str, Statement]]:
+    match statement:
+        case Loop(_, count, only=only):
+            for step in (-1, 1):
+                yield f"{step:+}", replace(statement, count=count + step)
+            if only is not None:
+                yield "all of it", replace(statement, only=None)
+                for what, index in _indices(only.at, 1):
+                    yield f"mark {what}", replace(statement, only=replace(only, at=index))
+        case Mark(_, _, count, sides, body, values):
+            for step in (-1, 1):
+                yield f"count {step:+}", replace(statement, count=count + Index((), step))
+            for place, (axis, extent) in enumerate(sides):
+                wider = (*sides[:place], (axis, 2 * extent), *sides[place + 1 :])
+                yield f"{axis} doubled", replace(statement, sides=wider)
+            yield "sides exchanged", replace(statement, sides=sides[::-1])
+            for made in body:
+                if made.name not in values:
+                    yield f"of {made.name}", replace(statement, values=(made.name, *values[1:]))
 
 
 def _counters(program: Program, role: str) -> dict[str, int]:

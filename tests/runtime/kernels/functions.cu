@@ -107,6 +107,45 @@ extern "C" __global__ void exchanges(const float* x, float* out) {
   warp_sync();
 }
 
+// Of a warp: how many of its numbers lie beyond the bounds of what is computed of all of them, and these bounds; and
+// whether a number other than zero is bounded by zeros.
+extern "C" __global__ void bounds(const float* xs, const float* ys, float* out) {
+  const int i = blockIdx.x * 32 + threadIdx.x;
+  const float x = xs[i], y = ys[i];
+  Bounds left = no_bounds(), right = no_bounds();
+  left.take(x), right.take(y);
+  left = across_lanes(left), right = across_lanes(right);
+  int row = 0;
+  auto put = [&](float one, Bounds all) {
+    const bool beyond = one < all.low || one > all.high || (one != 0.0f && !may_be(all));
+    const float wrong = warp_sum(beyond ? 1.0f : 0.0f);
+    if (threadIdx.x == 0) {
+      float* const to = out + (blockIdx.x * 19 + row) * 3;
+      to[0] = wrong, to[1] = all.low, to[2] = all.high;
+    }
+    row++;
+  };
+  put(x, left);
+  put(y, any_bounds());
+  put(-x, -left);
+  put(x + y, left + right);
+  put(x - y, left - right);
+  put(x * y, left * right);
+  put(minimum(x, y), minimum(left, right));
+  put(maximum(x, y), maximum(left, right));
+  put(absolute(x), absolute(left));
+  put(square(x), square(left));
+  put(relu(x), relu(left));
+  put(floor_value(x), floor_value(left));
+  put(sign(x), sign(left));
+  put(step(x), step(left));
+  put(x > y ? 1.0f : 0.0f, greater(left, right));
+  put(x >= y ? 1.0f : 0.0f, greater_equal(left, right));
+  put(x == y ? 1.0f : 0.0f, equal(left, right));
+  put(fused_multiply_add(x, y, -1.0f), left * right + Bounds(-1.0f));
+  put(x > y ? x : 2.0f, choice(greater(left, right), left, 2.0f));
+}
+
 // 8 warps: sums and maxima over the block; then over warps 0-2 and, at the same time, over warps 3-7; then over teams
 // of 8, 4 and 2 warps; then over columns that threads share, of which each has two, or one; then running
 // sums of a thread, of such columns, and of all threads from the end on; then two sums over a team at once.

@@ -10,7 +10,7 @@ namespace mirage::cpu {
 
 namespace {
 
-constexpr size_t GRAIN = 2;  // bytes per cell: the smallest element
+constexpr size_t GRAIN = 1;  // bytes per cell: the smallest element
 
 struct Cell {
   uint32_t written;  // the writer's clock, 0: never
