@@ -118,6 +118,7 @@ def _math() -> Case:
         np.abs(a),
         np.sign(a),
         np.where(a >= 0, 1, 0),
+        *(a >= b, a > b, 0 * a, 0 * a),
         np.maximum(a, b),
         np.minimum(a, b),
         np.clip(a, -1, 2),

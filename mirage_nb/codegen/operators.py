@@ -39,8 +39,8 @@ def _power(operand: str, exponent: Fraction) -> str:
     return special.get(exponent) or f"power({operand}, {number(exponent)})"
 
 
-def _comparison(sign: str) -> Callable[[list[str], Attrs | None], str]:
-    return lambda operands, attrs: f"({operands[0]} {sign} {operands[1]} ? 1.0f : 0.0f)"
+def _truth(said: Callable[[str, str], str]) -> Callable[[list[str], Attrs | None], str]:
+    return lambda operands, attrs: f"({said(*operands)} ? 1.0f : 0.0f)"
 
 
 def _call(function: Callable[..., str]) -> Callable[[list[str], Attrs | None], str]:
@@ -115,9 +115,9 @@ CUDA: dict[OpKind, Callable[[list[str], Attrs | None], str]] = {
     OpKind.MUL: _infix("*"),
     **{kind: _call(_function(kind.value.lower())) for kind in (OpKind.SILU, OpKind.GELU, OpKind.RELU)},
     OpKind.CLAMP: lambda operands, attrs: _clamp(operands[0], attrs),
-    OpKind.GREATER: _comparison(">"),
-    OpKind.GREATER_EQUAL: _comparison(">="),
-    OpKind.EQUAL: _comparison("=="),
+    OpKind.GREATER: _truth(_function("above")),
+    OpKind.GREATER_EQUAL: _truth(_function("not_below")),
+    OpKind.EQUAL: _truth(lambda left, right: f"{left} == {right}"),
     OpKind.WHERE: _where,
     OpKind.CAST: lambda operands, attrs: operands[0],
     OpKind.POW: _raised,

@@ -33,7 +33,8 @@ MIRAGE_DEVICE void every(uint32_t word, float*& out, uint8_t*& same) {
 }
 
 extern "C" __global__ void bytes(const uint32_t* words, float* out, uint8_t* same) {
-  const uint32_t word = words[threadIdx.x];
+  const uint8_t* const four = reinterpret_cast<const uint8_t*>(words + threadIdx.x);
+  const uint32_t word = load_twos(four, four + 2);
   out += threadIdx.x * 100;
   same += threadIdx.x * 20;
   every<int8_t>(word, out, same);

@@ -57,6 +57,10 @@ extern "C" __global__ void math(const float* xs, const float* ys, float* out) {
   put(absolute(x));
   put(sign(x));
   put(step(x));
+  put(not_below(x, y));
+  put(above(x, y));
+  put(not_below(square(natural_log(-y)), 0.0f));  // of no number
+  put(above(absolute(natural_log(-y)), -1.0f));
   put(maximum(x, y));
   put(minimum(x, y));
   put(clamp(x, -1.0f, 2.0f));

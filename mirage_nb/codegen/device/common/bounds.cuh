@@ -58,17 +58,17 @@ MIRAGE_DEVICE Bounds square(Bounds x) {
 MIRAGE_DEVICE Bounds relu(Bounds x) { return maximum(x, 0.0f); }
 MIRAGE_DEVICE Bounds floor_value(Bounds x) { return {floor_value(x.low), floor_value(x.high)}; }
 MIRAGE_DEVICE Bounds sign(Bounds x) { return {sign(x.low), sign(x.high)}; }
-MIRAGE_DEVICE Bounds step(Bounds x) { return detail::truth(x.low >= 0.0f, !(x.high < 0.0f)); }
-MIRAGE_DEVICE Bounds greater(Bounds x, Bounds y) { return detail::truth(x.low > y.high, !(x.high <= y.low)); }
-MIRAGE_DEVICE Bounds greater_equal(Bounds x, Bounds y) { return detail::truth(x.low >= y.high, !(x.high < y.low)); }
+MIRAGE_DEVICE Bounds step(Bounds x) { return detail::truth(not_below(x.low, 0.0f), !(x.high < 0.0f)); }
+MIRAGE_DEVICE Bounds greater(Bounds x, Bounds y) { return detail::truth(above(x.low, y.high), !not_below(y.low, x.high)); }
+MIRAGE_DEVICE Bounds greater_equal(Bounds x, Bounds y) { return detail::truth(not_below(x.low, y.high), !above(y.low, x.high)); }
 MIRAGE_DEVICE Bounds equal(Bounds x, Bounds y) {
   const bool one = x.low == x.high && y.low == y.high && x.low == y.low;
-  return detail::truth(one, !(x.low > y.high) && !(y.low > x.high));
+  return detail::truth(one, !above(x.low, y.high) && !above(y.low, x.high));
 }
 // Of what is one of two, by a mask.
 MIRAGE_DEVICE Bounds choice(Bounds mask, Bounds x, Bounds other) {
   if (!may_be(mask)) return other;
-  if (!(mask.low > 0.0f || mask.high < 0.0f)) x.take(other);
+  if (!(above(mask.low, 0.0f) || above(0.0f, mask.high))) x.take(other);
   return x;
 }
 
