@@ -15,7 +15,7 @@ from mirage_nb.errors import MirageError, StoreError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import TensorProgram
 from mirage_nb.runtime.store import Store, Stored, edition, find_store
-from mirage_nb.search.pieces import unnamed
+from mirage_nb.search.pieces.piece import unnamed
 from mirage_nb.search.session.findings import Explored
 from mirage_nb.search.session.ledger import Facts
 from mirage_nb.search.session.progress import Candidate

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mirage_nb.ir import DType
-from mirage_nb.tile.instructions import F8_COLUMNS
+from mirage_nb.tile.instructions.table import F8_COLUMNS
 from mirage_nb.verify.reals.rounding import bits_of, numbers_of
 from tests.launches import Array, Case, In, Map, Out
 

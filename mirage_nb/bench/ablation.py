@@ -29,8 +29,8 @@ from mirage_nb.runtime.execution.buffers import draw_sample
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.targets import DEFAULT_TARGET, Target, find_target
-from mirage_nb.tile.rules import RESERVED_BYTES
-from mirage_nb.tile.shared import Buffer, SharedLayout
+from mirage_nb.tile.rules.shared import Buffer, SharedLayout
+from mirage_nb.tile.rules.teams import RESERVED_BYTES
 
 WHOLE = "whole plan"
 ALIGNMENT = 1024

@@ -25,8 +25,8 @@ from mirage_nb.runtime.contest.timing import Contestant, Lane, set_count, time_i
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.execution.torch_program import torch_dtype
 from mirage_nb.runtime.gpu import Gpu
-from mirage_nb.tile.instructions import Unit
-from mirage_nb.tile.tessellation import Kind, counts, tessellate
+from mirage_nb.tile.instructions.table import Unit
+from mirage_nb.tile.instructions.tessellation import Kind, counts, tessellate
 
 LIBRARY = "library"
 REFERENCE_ROWS = 72

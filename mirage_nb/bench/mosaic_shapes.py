@@ -23,8 +23,9 @@ from mirage_nb.ir import (
 )
 from mirage_nb.optimize import Options, default_options
 from mirage_nb.targets import Target
-from mirage_nb.tile import rates, rules
-from mirage_nb.tile.schemes import Asked, Scheme, cycles, scheme
+from mirage_nb.tile.instructions import rates
+from mirage_nb.tile.instructions.schemes import Asked, Scheme, cycles, scheme
+from mirage_nb.tile.rules import teams
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def ways(shape: Shape, target: Target) -> list[Way]:
     candidates += [(what, what, rows, columns) for what, rows, columns in MIXED.get(shape.precision, ())]
     for what, rows, columns in BESIDE_FEW.get(shape.precision, ()):
         height = math.ceil(shape.m / max(1, shape.m // rows))
-        if rules.few(height) and height - rules.few(height) == rows:
+        if teams.few(height) and height - teams.few(height) == rows:
             candidates.append((what, what + FEW, height, columns))
     found = [_way(shape, target, *candidate) for candidate in candidates]
     return sorted((way for way in found if way is not None), key=lambda way: (way.expected_us, way.tile_cycles))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mirage_nb.search import Instance, Prepared, Structure
-from mirage_nb.search.assemble import Assembly, sizes_of_parts
+from mirage_nb.search.pieces.assemble import Assembly, sizes_of_parts
 from mirage_nb.search.sizes.anatomy import Numbers, Sizes
 from mirage_nb.search.sizes.constants import FITTED, Constants
 from mirage_nb.search.sizes.cost import estimate

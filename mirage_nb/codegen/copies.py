@@ -16,7 +16,7 @@ from mirage_nb.ir import InIterAttrs
 from mirage_nb.optimize.access import Scope, device_start, locate, operand_leaf
 from mirage_nb.optimize.reach import EXTENT
 from mirage_nb.tile.index import Index, Multi, linear, named
-from mirage_nb.tile.staged import Bring, Carry, Fill, StagedProgram
+from mirage_nb.tile.staged.program import Bring, Carry, Fill, StagedProgram
 
 
 class CopyText(Text):

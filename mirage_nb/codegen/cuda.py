@@ -13,7 +13,7 @@ from fractions import Fraction
 from mirage_nb.codegen.emitted import Emitted, Launch, LibraryCall, MapArg, Temporary, TensorArg
 from mirage_nb.codegen.kernel import KernelText
 from mirage_nb.codegen.lookup import lookup
-from mirage_nb.codegen.tile_program import ProgramText
+from mirage_nb.codegen.roles.program import ProgramText
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.fields import INDEX_LIMIT

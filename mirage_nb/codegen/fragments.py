@@ -16,11 +16,11 @@ from mirage_nb.codegen.reader import Reader, Text
 from mirage_nb.codegen.writer import c_type, extents
 from mirage_nb.ir import OutSaverAttrs
 from mirage_nb.optimize.access import Leaf, locate, output_leaf
-from mirage_nb.tile.bodies import Region
 from mirage_nb.tile.index import Index, Multi, named
-from mirage_nb.tile.placement import Place
-from mirage_nb.tile.sharing import COLUMN_TILE, ROW_TILE, Cells
-from mirage_nb.tile.staged import (
+from mirage_nb.tile.rules.bodies import Region
+from mirage_nb.tile.rules.placement import Place
+from mirage_nb.tile.rules.sharing import COLUMN_TILE, ROW_TILE, Cells
+from mirage_nb.tile.staged.program import (
     Change,
     Evaluate,
     How,

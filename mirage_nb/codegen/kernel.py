@@ -22,11 +22,11 @@ from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.reach import EXTENT, Reaches
 from mirage_nb.optimize.resident_program import resident_program
 from mirage_nb.optimize.staged_program import staged_program
-from mirage_nb.tile.boxes import Bulk
-from mirage_nb.tile.placement import Place
-from mirage_nb.tile.program import flat
-from mirage_nb.tile.resident import ResidentProgram
-from mirage_nb.tile.staged import Bring, StagedProgram
+from mirage_nb.tile.resident.program import ResidentProgram
+from mirage_nb.tile.roles.program import flat
+from mirage_nb.tile.rules.boxes import Bulk
+from mirage_nb.tile.rules.placement import Place
+from mirage_nb.tile.staged.program import Bring, StagedProgram
 
 
 class KernelText:

@@ -15,9 +15,9 @@ from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, DType, OutSaverAttrs
 from mirage_nb.optimize.access import Conditions, Leaf, Scope, locate, output_leaf
 from mirage_nb.tile.index import Index, Multi, broadcast_dim, broadcast_index, named, unravel
-from mirage_nb.tile.register_resident import AHEAD
-from mirage_nb.tile.sharing import Extents, Patches, Squares, Vectors
-from mirage_nb.tile.staged import Add, Compute, Leave, Move, Save
+from mirage_nb.tile.rules.register_resident import AHEAD
+from mirage_nb.tile.rules.sharing import Extents, Patches, Squares, Vectors
+from mirage_nb.tile.staged.program import Add, Compute, Leave, Move, Save
 
 
 def coordinates(out: Writer, walked: Vectors) -> Multi:

@@ -19,8 +19,8 @@ from mirage_nb.ir import BYTES
 from mirage_nb.ir.dtypes import multiplied_as
 from mirage_nb.optimize.access import locate, trace
 from mirage_nb.tile.index import Index, Multi, broadcast_index, named, unravel
-from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Patches, Side, Tiling, Twins
-from mirage_nb.tile.staged import Dot, Load, Multiply, MultiplyPacked, MultiplyPanels, Unload
+from mirage_nb.tile.rules.sharing import COLUMN_TILE, DEPTH_TILE, ROW_TILE, Patches, Side, Tiling, Twins
+from mirage_nb.tile.staged.program import Dot, Load, Multiply, MultiplyPacked, MultiplyPanels, Unload
 
 CHUNK = 4
 """Summed elements that a thread takes of both operands of a product at once."""

@@ -15,8 +15,8 @@ from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import ConstAttrs, DimAttrs, InIterAttrs, Op, OpKind, RepeatAttrs, TensorType, ThreadGraph
 from mirage_nb.optimize.access import Conditions, Leaf, Scope, locate, operand_leaf, view
 from mirage_nb.tile.index import Index, Multi, broadcast_index, named, operand_dims
-from mirage_nb.tile.placement import Place
-from mirage_nb.tile.staged import StagedProgram
+from mirage_nb.tile.rules.placement import Place
+from mirage_nb.tile.staged.program import StagedProgram
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from mirage_nb.codegen.writer import c_type
 from mirage_nb.ir import AccumKind
 from mirage_nb.optimize.access import locate
 from mirage_nb.tile.index import Index, Multi, named, unravel
-from mirage_nb.tile.sharing import Extents, Share
-from mirage_nb.tile.staged import Partial, Reduce, Total
+from mirage_nb.tile.rules.sharing import Extents, Share
+from mirage_nb.tile.staged.program import Partial, Reduce, Total
 
 
 class ReductionText(Text):

@@ -17,13 +17,13 @@ from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, BlockGraph, OpKind
 from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf
 from mirage_nb.optimize.around import around
-from mirage_nb.tile import resident
 from mirage_nb.tile.index import Index, Multi, named
-from mirage_nb.tile.placing import parts
-from mirage_nb.tile.program import flat
-from mirage_nb.tile.resident import ResidentProgram, deepest, result, within
-from mirage_nb.tile.sharing import Extents, Vectors
-from mirage_nb.tile.sketch import FOLDS
+from mirage_nb.tile.resident import program as resident
+from mirage_nb.tile.resident.program import ResidentProgram, deepest, result, within
+from mirage_nb.tile.roles.program import flat
+from mirage_nb.tile.rules.placing import parts
+from mirage_nb.tile.rules.sharing import Extents, Vectors
+from mirage_nb.tile.rules.sketch import FOLDS
 
 
 class ResidentText:

@@ -16,10 +16,10 @@ from mirage_nb.codegen.reduce import ReductionText
 from mirage_nb.codegen.writer import Writer, c_type, extents
 from mirage_nb.ir import AccumAttrs, BlockGraph, OpKind
 from mirage_nb.optimize.access import Scope
-from mirage_nb.tile import staged
-from mirage_nb.tile.placement import StepKind
-from mirage_nb.tile.sketch import MATMULS
-from mirage_nb.tile.staged import Signal, StagedProgram
+from mirage_nb.tile.rules.placement import StepKind
+from mirage_nb.tile.rules.sketch import MATMULS
+from mirage_nb.tile.staged import program as staged
+from mirage_nb.tile.staged.program import Signal, StagedProgram
 
 READY = 2
 """The named barrier behind which the mbarriers exist; the warps that compute share the first one."""

@@ -1,7 +1,7 @@
 """Products of tiles in shared memory by instructions whose operands are registers: loads, pieces, instances.
 
-In: a product of a tile program whose row is derived from the plain cores or from mma.sync (`tile.groups`). Out:
-statements that add it to registers `<result>[instance][register]`. Where every register's element lies is what the
+In: a product of a tile program whose row is derived from the plain cores or from mma.sync (`tile.instructions.groups`).
+Out: statements that add it to registers `<result>[instance][register]`. Where every register's element lies is what the
 row's texel says; the loads, 16 bytes at a time where neighbours are held together, follow from it. Instances go in
 zig-zag: each shares an operand with the one in front (Mosaic, section 5.2). Invariant: the digits of a place are
 powers of two, so what the thread decides and what the loops decide are different bits of it, and the swizzle of both
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from mirage_nb.codegen.writer import Writer, stored_type
 from mirage_nb.ir import DType
-from mirage_nb.tile.groups import ROWS
-from mirage_nb.tile.program import Product, Program, Tile, summed_axis
-from mirage_nb.tile.register_resident import VECTOR_BYTES
-from mirage_nb.tile.rules import HEIGHT, step
-from mirage_nb.tile.texels import HAS, LANES, Digit, Spread, Texel
+from mirage_nb.tile.instructions.groups import ROWS
+from mirage_nb.tile.instructions.texels import HAS, LANES, Digit, Spread, Texel
+from mirage_nb.tile.roles.program import Product, Program, Tile, summed_axis
+from mirage_nb.tile.rules.register_resident import VECTOR_BYTES
+from mirage_nb.tile.rules.teams import HEIGHT, step
 
 REST = "_rest"
 """Behind the name of registers: what is left of their elements."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import DType
-from mirage_nb.tile.program import Index
+from mirage_nb.tile.roles.program import Index
 
 
 class Writer:

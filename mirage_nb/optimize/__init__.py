@@ -2,7 +2,7 @@
 
 from mirage_nb.optimize.options import Options, default_options
 from mirage_nb.optimize.plan import BlockPlan, Plan, as_planned, plan, plan_block, variants
-from mirage_nb.tile.thread_graph import fuse, fuse_block
+from mirage_nb.tile.rules.thread_graph import fuse, fuse_block
 
 __all__ = [
     "BlockPlan", "Options", "Plan", "as_planned", "default_options", "fuse", "fuse_block", "plan",

@@ -18,10 +18,10 @@ from mirage_nb.ir.windows import Window, row_major
 from mirage_nb.optimize.plan import BlockPlan, Staged
 from mirage_nb.optimize.reach import Reach, Reaches
 from mirage_nb.tile.index import Index, Multi, linear, named, reshaped_dim, unravel
-from mirage_nb.tile.placement import Place
-from mirage_nb.tile.placing import Part
-from mirage_nb.tile.resident import within
-from mirage_nb.tile.shared import Buffer, SharedLayout
+from mirage_nb.tile.resident.program import within
+from mirage_nb.tile.rules.placement import Place
+from mirage_nb.tile.rules.placing import Part
+from mirage_nb.tile.rules.shared import Buffer, SharedLayout
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from mirage_nb.ir.ops import Shape
 from mirage_nb.ir.windows import Window
 from mirage_nb.optimize.access import Conditions, Leaf, Scope, device_start, masked, strided
 from mirage_nb.tile.index import Index, Multi
-from mirage_nb.tile.register_resident import VECTOR_BYTES
+from mirage_nb.tile.rules.register_resident import VECTOR_BYTES
 
 MOST_STEP = 4
 """Places from one element to the next, of those that are taken from aligned vectors."""

@@ -1,8 +1,8 @@
 """How a point of chained products takes its tiles of keys: in which loops, the last tile first.
 
-In: what a mask says of tiles (`tile.mask`), how many tiles of rows there are. Out: `Keys`: tables of what is another
-number for every tile of rows, loops without bodies, and where each of them begins. Invariant: the loops take what is
-needed once, and those that say so take all of it that is masked.
+In: what a mask says of tiles (`tile.rules.mask`), how many tiles of rows there are. Out: `Keys`: tables of what is
+another number for every tile of rows, loops without bodies, and where each of them begins. Invariant: the loops take
+what is needed once, and those that say so take all of it that is masked.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_nb.tile.attention import KEYS
-from mirage_nb.tile.mask import Needed, Ranges, Span
-from mirage_nb.tile.products import ROWS
-from mirage_nb.tile.program import Index, Loop, Skip, Table, counted
+from mirage_nb.tile.roles.program import Index, Loop, Skip, Table, counted
+from mirage_nb.tile.rules.attention import KEYS
+from mirage_nb.tile.rules.mask import Needed, Ranges, Span
+from mirage_nb.tile.rules.products import ROWS
 
 MASKED = "i"
 """The counter of iterations whose scores are masked."""

@@ -1,7 +1,7 @@
 """Which tiles of keys data hides altogether, as a block of chained products asks: it loads and computes the others.
 
 In: how the masks of a block are computed, for the rows of a point and a tile of keys. Out: a `Mark`, and what it fills.
-Invariant: what is left out is masked by minus infinity (`tile.mask`): its weights are zero, and no maximum rises.
+Invariant: what is left out is masked by minus infinity (`tile.rules.mask`): its weights are zero, and no maximum rises.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from dataclasses import replace
 
 from mirage_nb.ir import DType
 from mirage_nb.optimize.attention_keys import Keys
-from mirage_nb.tile.attention import KEYS, AttentionBlock
-from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.products import ROWS
-from mirage_nb.tile.program import (
+from mirage_nb.tile.instructions.table import Place
+from mirage_nb.tile.roles.program import (
     GROUP,
     Await,
     Computed,
@@ -30,7 +28,9 @@ from mirage_nb.tile.program import (
     Tile,
     counted,
 )
-from mirage_nb.tile.rules import RESERVED_BYTES, chained_stages
+from mirage_nb.tile.rules.attention import KEYS, AttentionBlock
+from mirage_nb.tile.rules.products import ROWS
+from mirage_nb.tile.rules.teams import RESERVED_BYTES, chained_stages
 
 ROLE, RING, SEEN, TILE = "mark", "rn", "seen", "tile"
 """The role that marks, its pipeline, its tile, and the counter of tiles of keys."""

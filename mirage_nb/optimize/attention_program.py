@@ -5,7 +5,7 @@ extents fit no instruction or no ring. One role loads queries once and keys and 
 of four warps have 64 rows each. The product of an iteration's keys is issued in front of the product of the values of
 the iteration before, whose weights are registers, so that exponentials are computed while the other product runs; and
 groups take turns, so that one multiplies while the other computes (FlashAttention-3, section 3). Invariant: what is
-planned is a function of its arguments, and `tile.validate` finds nothing in it.
+planned is a function of its arguments, and `tile.roles.validate` finds nothing in it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,9 @@ from mirage_nb.optimize.attention_keys import Keys, keys_of
 from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.optimize.product_program import Given
 from mirage_nb.targets import Target
-from mirage_nb.tile.attention import (
-    KEYS,
-    SHARE,
-    AttentionBlock,
-    beside,
-    counters_of,
-    ends_of,
-    lies_along,
-    matrix_axes,
-    registers_beside,
-    weights_are_f32,
-)
-from mirage_nb.tile.instructions import Place, wgmma
-from mirage_nb.tile.mask import masks_of, places_of, span_needed
-from mirage_nb.tile.products import COLUMNS, ROWS, Operand, broadcast_axes, distinct, reshaped
-from mirage_nb.tile.program import (
+from mirage_nb.tile.instructions.schemes import LOAD, MATH
+from mirage_nb.tile.instructions.table import Place, wgmma
+from mirage_nb.tile.roles.program import (
     GROUP,
     PART,
     Acquire,
@@ -68,8 +55,21 @@ from mirage_nb.tile.program import (
     Yield,
     counted,
 )
-from mirage_nb.tile.rules import CAPABILITY, HEIGHT, TEAMS, chained_fits, chained_stages
-from mirage_nb.tile.schemes import LOAD, MATH
+from mirage_nb.tile.rules.attention import (
+    KEYS,
+    SHARE,
+    AttentionBlock,
+    beside,
+    counters_of,
+    ends_of,
+    lies_along,
+    matrix_axes,
+    registers_beside,
+    weights_are_f32,
+)
+from mirage_nb.tile.rules.mask import masks_of, places_of, span_needed
+from mirage_nb.tile.rules.products import COLUMNS, ROWS, Operand, broadcast_axes, distinct, reshaped
+from mirage_nb.tile.rules.teams import CAPABILITY, HEIGHT, TEAMS, chained_fits, chained_stages
 
 QUERY_RING, KEY_RING, VALUE_RING = "rq", "rk", "rv"
 SCORES, WEIGHTS, RESULT, TOP = "s", "p", "o", "top"

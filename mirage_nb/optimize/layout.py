@@ -3,7 +3,7 @@
 In: the shared tensors of a block graph with the ways in which each is written and read (paper section 6). Out: one
 `SharedLayout` each. Invariant: a layout is injective on the tensor's indices, copies of a tensor begin on 128-byte
 lines, and every hard demand (16-byte rows for ldmatrix and asynchronous copies) holds; the boxes that bring a streamed
-tile (`tile.boxes`) fill its swizzled layout.
+tile (`tile.rules.boxes`) fill its swizzled layout.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from functools import lru_cache
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType, InIterAttrs
 from mirage_nb.ir.windows import row_major
-from mirage_nb.tile.boxes import bulk_of
-from mirage_nb.tile.placement import Placement, StepKind, touched
-from mirage_nb.tile.shared import (
+from mirage_nb.tile.rules.boxes import bulk_of
+from mirage_nb.tile.rules.placement import Placement, StepKind, touched
+from mirage_nb.tile.rules.shared import (
     FORBIDDEN,
     LINE_BYTES,
     WAVEFRONT_COST,
@@ -32,8 +32,8 @@ from mirage_nb.tile.shared import (
     pitched_elements,
     use_cost,
 )
-from mirage_nb.tile.sharing import Tiling
-from mirage_nb.tile.sketch import Sketch
+from mirage_nb.tile.rules.sharing import Tiling
+from mirage_nb.tile.rules.sketch import Sketch
 
 
 def pitched(shape: tuple[int, ...], dtype: DType, order: tuple[int, ...] | None = None, pad: int = 0) -> SharedLayout:

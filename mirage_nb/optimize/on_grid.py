@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mirage_nb.ir import BlockGraph, TensorType
-from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.program import Axis, Index, Pipeline, Program, Role, Statement, Tile, Walk, counted
-from mirage_nb.tile.rules import CAPABILITY
+from mirage_nb.tile.instructions.table import Place
+from mirage_nb.tile.roles.program import Axis, Index, Pipeline, Program, Role, Statement, Tile, Walk, counted
+from mirage_nb.tile.rules.teams import CAPABILITY
 
 Cut = tuple[int | None, ...]
 """For every grid dim the dimension of a tensor that it cuts."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mirage_nb.targets import EXACT, Target
-from mirage_nb.tile.rules import CAPABILITY, VARIANTS
-from mirage_nb.tile.schemes import KINDS_OF
+from mirage_nb.tile.instructions.schemes import KINDS_OF
+from mirage_nb.tile.rules.teams import CAPABILITY, VARIANTS
 
 DEPENDENT_LAUNCH = 90
 """Compute capability from which on a kernel can wait for the one in front by itself."""
@@ -28,10 +28,10 @@ class Options:
     the card to it. spread: kernels that start early ask for so much shared memory that no multiprocessor takes more of
     their blocks than its share. specialised: products of many rows by persistent blocks whose warps have roles
     (`optimize.product_program`, sm_90a); `warps` and `stages` follow from the tiles then. precision: how such blocks
-    multiply f32: "f32" exactly, "tf32" or "3xtf32" (`tile.precision`) where the program's owner allows it. ahead: by
-    how many steps of a product one group of such warps begins before the next, where columns are folded behind it: one
-    folds while another multiplies. library: 0: a library computes pre-defined operators one by one; n: several at once
-    where it can (`mirage_nb.predefined`), in the n-th of its ways, or the last one that it has.
+    multiply f32: "f32" exactly, "tf32" or "3xtf32" (`tile.instructions.precision`) where the program's owner allows it.
+    ahead: by how many steps of a product one group of such warps begins before the next, where columns are folded
+    behind it: one folds while another multiplies. library: 0: a library computes pre-defined operators one by one; n:
+    several at once where it can (`mirage_nb.predefined`), in the n-th of its ways, or the last one that it has.
     """
 
     warps: int = 8

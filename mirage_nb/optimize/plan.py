@@ -26,22 +26,22 @@ from mirage_nb.optimize.schedule import Access, barriers, left_open, overlapping
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
 from mirage_nb.predefined import Match, matches, needed
 from mirage_nb.targets import EXACT, Target
-from mirage_nb.tile.attention import find_attention
-from mirage_nb.tile.bodies import Region, find_region
-from mirage_nb.tile.boxes import bulk_of, columns_brought, in_boxes
-from mirage_nb.tile.groups import rows_of
-from mirage_nb.tile.memory import Interval, MemoryPlan, allocate
-from mirage_nb.tile.order import Phase, lifetime, scheduled
-from mirage_nb.tile.placement import Place, Placement, Step, StepKind, is_tiled, place
-from mirage_nb.tile.products import find_product
-from mirage_nb.tile.program import Copy, Program
-from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
-from mirage_nb.tile.scales import move_scales
-from mirage_nb.tile.shared import Buffer, worth_having_early
-from mirage_nb.tile.sharing import Tiling, tile_matmul
-from mirage_nb.tile.sketch import Sketch, sketch_of
-from mirage_nb.tile.thread_graph import fuse
-from mirage_nb.tile.widen import widen
+from mirage_nb.tile.instructions.groups import rows_of
+from mirage_nb.tile.roles.program import Copy, Program
+from mirage_nb.tile.rules.attention import find_attention
+from mirage_nb.tile.rules.bodies import Region, find_region
+from mirage_nb.tile.rules.boxes import bulk_of, columns_brought, in_boxes
+from mirage_nb.tile.rules.memory import Interval, MemoryPlan, allocate
+from mirage_nb.tile.rules.order import Phase, lifetime, scheduled
+from mirage_nb.tile.rules.placement import Place, Placement, Step, StepKind, is_tiled, place
+from mirage_nb.tile.rules.products import find_product
+from mirage_nb.tile.rules.scales import move_scales
+from mirage_nb.tile.rules.shared import Buffer, worth_having_early
+from mirage_nb.tile.rules.sharing import Tiling, tile_matmul
+from mirage_nb.tile.rules.sketch import Sketch, sketch_of
+from mirage_nb.tile.rules.teams import CAPABILITY, RESERVED_BYTES
+from mirage_nb.tile.rules.thread_graph import fuse
+from mirage_nb.tile.rules.widen import widen
 
 
 @dataclass(frozen=True, slots=True)

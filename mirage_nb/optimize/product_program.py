@@ -3,7 +3,7 @@
 In: a `ProductBlock`, a target, the types of its outputs. Out: a tile program, or None where the block's extents fit no
 instruction or no ring. The block graph's grid is the work that blocks walk over, its tile the tile of one turn, its
 for-loop the stages of 64 summed elements. One role loads, the others multiply. Invariant: what is planned is a
-function of its arguments, and `tile.validate` finds nothing in it.
+function of its arguments, and `tile.roles.validate` finds nothing in it.
 """
 
 from __future__ import annotations
@@ -16,25 +16,10 @@ from fractions import Fraction
 from mirage_nb.ir import BlockGraph, ConstAttrs, DType, InIterAttrs, OpKind, TensorType
 from mirage_nb.optimize.on_grid import Cut, OnGrid
 from mirage_nb.targets import Target
-from mirage_nb.tile import rules
-from mirage_nb.tile.groups import ROWS as INSTRUCTION_ROWS
-from mirage_nb.tile.instructions import Place, wgmma
-from mirage_nb.tile.products import (
-    COLUMNS,
-    LEADING,
-    OF_ROWS,
-    RANK,
-    ROWS,
-    SUMMED,
-    Operand,
-    ProductBlock,
-    boxed,
-    broadcast_axes,
-    dim_of,
-    reshaped,
-    unfolded,
-)
-from mirage_nb.tile.program import (
+from mirage_nb.tile.instructions.groups import ROWS as INSTRUCTION_ROWS
+from mirage_nb.tile.instructions.schemes import LOAD, Asked, MathRole, Scheme, scheme
+from mirage_nb.tile.instructions.table import Place, wgmma
+from mirage_nb.tile.roles.program import (
     PART,
     Acquire,
     Await,
@@ -63,9 +48,24 @@ from mirage_nb.tile.program import (
     Yield,
     counted,
 )
-from mirage_nb.tile.rules import CAPABILITY, SHALLOWEST
-from mirage_nb.tile.schemes import LOAD, Asked, MathRole, Scheme, scheme
-from mirage_nb.tile.shared import PATTERN_ROWS
+from mirage_nb.tile.rules import teams
+from mirage_nb.tile.rules.products import (
+    COLUMNS,
+    LEADING,
+    OF_ROWS,
+    RANK,
+    ROWS,
+    SUMMED,
+    Operand,
+    ProductBlock,
+    boxed,
+    broadcast_axes,
+    dim_of,
+    reshaped,
+    unfolded,
+)
+from mirage_nb.tile.rules.shared import PATTERN_ROWS
+from mirage_nb.tile.rules.teams import CAPABILITY, SHALLOWEST
 
 SPLIT = "s"
 UNKNOWN = ""
@@ -105,7 +105,7 @@ def product_program(made: ProductBlock, target: Target, given: Given) -> Program
         return None
     ranks = {_rank(made.block, added.right) for added in made.added.values()}
     low = made.low_columns(max(ranks, default=0))
-    if len(ranks) > 1 or not rules.low_fits(made.rows, made.columns, len(made.sums), len(made.low) * low):
+    if len(ranks) > 1 or not teams.low_fits(made.rows, made.columns, len(made.sums), len(made.low) * low):
         return None
     return _Planner(made, target, given, found, low, block=made.block, counters=counters).program()
 
@@ -173,7 +173,7 @@ class _Planner(OnGrid):
         rests = sum(r.parts * r.rows * shared.step * made.dtype.size for r in shared.math if r.rest)
         held = {o: self._slot(o, "t") for added in made.added.values() for o, _ in added.held}
         once = sum(self.tiles[name].nbytes for name in held.values())
-        stages = int(rules.stages(nbytes, self.target.shared_per_block - rests - once))
+        stages = int(teams.stages(nbytes, self.target.shared_per_block - rests - once))
         if stages < SHALLOWEST:
             return None
         for name in streamed.values():
@@ -263,7 +263,7 @@ class _Planner(OnGrid):
         """The loop over what is streamed; of folded columns, groups of warps take turns with its first steps."""
         rest = (Release(RING),) if self.scheme.behind else ()
         ring = self.tiles[next(iter(self.slots.values()))].stages
-        ahead = rules.ahead(self.given.ahead, loop.count, ring) if self.made.folded and role.parts > 1 else 0
+        ahead = teams.ahead(self.given.ahead, loop.count, ring) if self.made.folded and role.parts > 1 else 0
         if not ahead:
             return (loop, *rest)
         first, others = replace(loop, count=ahead), replace(loop, count=loop.count - ahead)

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from mirage_nb.ir import AccumAttrs, AccumKind, OpKind
 from mirage_nb.optimize.access import Scope, behind_views
 from mirage_nb.optimize.vectors import sides
-from mirage_nb.tile import staged
-from mirage_nb.tile.bodies import Region
-from mirage_nb.tile.order import Phase
-from mirage_nb.tile.placement import Place, Step
-from mirage_nb.tile.sharing import DEPTH_TILE, Cells, Tiling
-from mirage_nb.tile.staged import How, Signal, Statement, fragment
+from mirage_nb.tile.rules.bodies import Region
+from mirage_nb.tile.rules.order import Phase
+from mirage_nb.tile.rules.placement import Place, Step
+from mirage_nb.tile.rules.sharing import DEPTH_TILE, Cells, Tiling
+from mirage_nb.tile.staged import program as staged
+from mirage_nb.tile.staged.program import How, Signal, Statement, fragment
 
 HELD_REGISTERS = 32
 """Registers that operands of the whole loop may take."""

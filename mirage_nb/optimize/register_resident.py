@@ -5,7 +5,7 @@ axis a group of warps shares a row, each thread with vectors of it; along other 
 columns of the reductions, as wide as a vector, or a part of them, and where nothing is reduced a vector. Of rows and
 columns all threads share every row, and each has whole columns. Invariant:
 nothing but partial results passes between threads, so a reduction costs one barrier at most. How wide vectors are, and
-what fits, are the rules of `tile.register_resident`, which the ranking asks, too.
+what fits, are the rules of `tile.rules.register_resident`, which the ranking asks, too.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import math
 from dataclasses import dataclass
 
 from mirage_nb.ir import BlockGraph, InIterAttrs, OpKind, OutSaverAttrs
-from mirage_nb.tile.program import LANES
-from mirage_nb.tile.register_resident import (
+from mirage_nb.tile.resident.program import RegisterLayout
+from mirage_nb.tile.roles.program import LANES
+from mirage_nb.tile.rules.register_resident import (
     LIGHT,
     MOST_WARPS,
     REGISTER_BUDGET,
@@ -29,9 +30,8 @@ from mirage_nb.tile.register_resident import (
     turned,
     views,
 )
-from mirage_nb.tile.resident import RegisterLayout
-from mirage_nb.tile.sharing import Extents
-from mirage_nb.tile.sketch import Sketch
+from mirage_nb.tile.rules.sharing import Extents
+from mirage_nb.tile.rules.sketch import Sketch
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,15 @@ from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf
 from mirage_nb.optimize.around import around
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.register_resident import Resident
-from mirage_nb.tile import resident
-from mirage_nb.tile.boxes import read_once
 from mirage_nb.tile.index import Index, Multi
-from mirage_nb.tile.placement import Place
-from mirage_nb.tile.placing import alternate, parts
-from mirage_nb.tile.program import LANES, flat
-from mirage_nb.tile.register_resident import needed, partial_sets
-from mirage_nb.tile.resident import ResidentProgram, deepest, result, within
-from mirage_nb.tile.sketch import FOLDS, sketch_of
+from mirage_nb.tile.resident import program as resident
+from mirage_nb.tile.resident.program import ResidentProgram, deepest, result, within
+from mirage_nb.tile.roles.program import LANES, flat
+from mirage_nb.tile.rules.boxes import read_once
+from mirage_nb.tile.rules.placement import Place
+from mirage_nb.tile.rules.placing import alternate, parts
+from mirage_nb.tile.rules.register_resident import needed, partial_sets
+from mirage_nb.tile.rules.sketch import FOLDS, sketch_of
 
 ONCE_BYTES = 2**20
 """Of so little that is read only once, kernels of 2 us take 3 % less where it goes past L1. Of more it is a loss where

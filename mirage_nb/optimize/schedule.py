@@ -1,4 +1,5 @@
-"""Operator scheduling: a barrier only where two steps need one (paper section 6); their order is that of `tile.order`.
+"""Operator scheduling: a barrier only where two steps need one (paper section 6); their order is that of
+`tile.rules.order`.
 
 In: steps in order, with what they read and write. Out: the positions of block-wide barriers.
 Invariant: two steps that touch the same buffer, one of them writing, have a barrier between them.

@@ -15,15 +15,15 @@ from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.region_program import RegionPlanner
 from mirage_nb.optimize.vectors import copied, multiplied, share, sides, stored, vectors
 from mirage_nb.optimize.wide import right_leaves
-from mirage_nb.tile import staged
-from mirage_nb.tile.boxes import bulk_of, read_once
 from mirage_nb.tile.index import Index, named
-from mirage_nb.tile.order import Phase
-from mirage_nb.tile.placement import Place, Step, StepKind
-from mirage_nb.tile.program import flat
-from mirage_nb.tile.sharing import Side, Tiling, twins
-from mirage_nb.tile.sketch import pairs
-from mirage_nb.tile.staged import KINDS, Signal, StagedProgram, Statement
+from mirage_nb.tile.roles.program import flat
+from mirage_nb.tile.rules.boxes import bulk_of, read_once
+from mirage_nb.tile.rules.order import Phase
+from mirage_nb.tile.rules.placement import Place, Step, StepKind
+from mirage_nb.tile.rules.sharing import Side, Tiling, twins
+from mirage_nb.tile.rules.sketch import pairs
+from mirage_nb.tile.staged import program as staged
+from mirage_nb.tile.staged.program import KINDS, Signal, StagedProgram, Statement
 
 
 def staged_program(scope: Scope, overlap: Overlap, outputs: tuple[TensorType, ...]) -> StagedProgram:

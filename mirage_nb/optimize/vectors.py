@@ -15,11 +15,11 @@ import numpy as np
 from mirage_nb.ir import BYTES, HALVES, DimAttrs, InIterAttrs, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.optimize.access import Scope, operand_leaf, trace
 from mirage_nb.tile.index import Index, dims_behind, named, reshaped_dim
-from mirage_nb.tile.placement import Place
-from mirage_nb.tile.shared import CHUNK_BYTES
-from mirage_nb.tile.sharing import DEPTH_TILE, PATCH_WIDTH, Patches, Share, Side, Squares, Tiling, Vectors, patch
-from mirage_nb.tile.squares import across, square
-from mirage_nb.tile.staged import Carry, Fill
+from mirage_nb.tile.rules.placement import Place
+from mirage_nb.tile.rules.shared import CHUNK_BYTES
+from mirage_nb.tile.rules.sharing import DEPTH_TILE, PATCH_WIDTH, Patches, Share, Side, Squares, Tiling, Vectors, patch
+from mirage_nb.tile.rules.squares import across, square
+from mirage_nb.tile.staged.program import Carry, Fill
 
 VECTOR = 8
 """Elements that a thread takes at once, where the tile allows it."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from mirage_nb.ir import BlockGraph, InIterAttrs, OpKind
 from mirage_nb.optimize.options import Options
-from mirage_nb.tile.bodies import Region
-from mirage_nb.tile.boxes import bulk_of
-from mirage_nb.tile.program import GROUP
-from mirage_nb.tile.shared import LINE_BYTES, SharedLayout
+from mirage_nb.tile.roles.program import GROUP
+from mirage_nb.tile.rules.bodies import Region
+from mirage_nb.tile.rules.boxes import bulk_of
+from mirage_nb.tile.rules.shared import LINE_BYTES, SharedLayout
 
 COLUMNS = frozenset({16, 32, 64, 128, 256})
 """Columns that one instruction may have here: the lengths of its accumulators."""

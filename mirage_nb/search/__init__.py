@@ -1,9 +1,9 @@
 """The search: values saturated bottom-up, muGraphs extracted from them, sizes instantiated last."""
 
-from mirage_nb.search.assemble import Assembly, instances, sized, tiny
 from mirage_nb.search.axes import Axis, Prepared, prepare
 from mirage_nb.search.explore import ConfigurationResult, run_configuration
 from mirage_nb.search.limits import OPERATORS, Limits
+from mirage_nb.search.pieces.assemble import Assembly, instances, sized, tiny
 from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.space import EFFORTS, Budget, Configuration, Effort, configurations

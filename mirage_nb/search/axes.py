@@ -21,8 +21,8 @@ from mirage_nb.ir import ConstAttrs, DType, KernelGraph, Op, OpKind, PowAttrs
 from mirage_nb.ir.windows import WHOLE, Share
 from mirage_nb.search.dims import Conflict, Copy, Dims, folded_dim
 from mirage_nb.search.dims import Layout as Groups
-from mirage_nb.search.said import Said
 from mirage_nb.search.saturation.values import DATA, TILE, Node, Operator, Type
+from mirage_nb.search.wordings.said import Said
 
 Layout = tuple[int | None, ...]
 """The axis of every dimension; None for extent 1."""
@@ -211,8 +211,8 @@ def prepare(
     Args:
         graph: a tensor program: pre-defined operators only.
         seed: of the random field elements; equal seeds give equal searches.
-        otherwise: the program may be said otherwise (`search.said`).
-        apart: gaps of inputs whose elements do not lie one after the other there (`search.coalesced`).
+        otherwise: the program may be said otherwise (`search.wordings.said`).
+        apart: gaps of inputs whose elements do not lie one after the other there (`search.wordings.coalesced`).
         shares: of each input, what it is of a tensor of which several are parts (`ir.windows`); default: all.
 
     Raises:

@@ -3,9 +3,9 @@
 In: a tensor program, a target. Out: an instance of its operators, each a pre-defined kernel, and `Composition`s in
 which every product is a library's, and what else one kernel of a library computes whole (`mirage_nb.predefined`), and
 the operators between these are as few generated kernels as pay, each the operators of its piece as they stand; rows
-that no block holds, and columns that no thread holds, are folded in parts (`search.wide_rows`). Nothing is explored, so
-all are there within milliseconds: whatever a search finds or does not find, there is something that runs, and nothing
-is called the best that is slower than it.
+that no block holds, and columns that no thread holds, are folded in parts (`search.wordings.wide_rows`). Nothing is
+explored, so all are there within milliseconds: whatever a search finds or does not find, there is something that runs,
+and nothing is called the best that is slower than it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from functools import partial
 from mirage_nb.ir import OPS, KernelGraph, OpKind
 from mirage_nb.ir.windows import shares, views
 from mirage_nb.predefined import matches
-from mirage_nb.search import aligned, deep, depths, factors, one_row, running, squares
-from mirage_nb.search.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.axes import Prepared, over_axes, prepare
-from mirage_nb.search.coalesced import coalesced, restored
-from mirage_nb.search.grain import COMPOSED, FOLDING, Grain
 from mirage_nb.search.limits import NO_LIMITS, Limits
-from mirage_nb.search.partition import IsOver, never, partition
-from mirage_nb.search.pieces import VIEWS, Piece, Whole, is_heavy
+from mirage_nb.search.pieces.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
+from mirage_nb.search.pieces.grain import COMPOSED, FOLDING, Grain
+from mirage_nb.search.pieces.partition import IsOver, never, partition
+from mirage_nb.search.pieces.piece import VIEWS, Piece, Whole, is_heavy
 from mirage_nb.search.sizes.coarse import longest_row
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import small_program, tiny_extents
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import as_they_stand, looped
-from mirage_nb.search.wide_rows import PART, Longest, folds, in_parts
+from mirage_nb.search.wordings import aligned, deep, depths, factors, one_row, running, squares
+from mirage_nb.search.wordings.coalesced import coalesced, restored
+from mirage_nb.search.wordings.wide_rows import PART, Longest, folds, in_parts
 from mirage_nb.targets import Target
-from mirage_nb.tile.register_resident import LONGEST_COLUMN
+from mirage_nb.tile.rules.register_resident import LONGEST_COLUMN
 
 OWN_OPERATORS = "the program's own operators"
 LIBRARY_AND_FUSED = "library products, the rest fused"

@@ -18,7 +18,7 @@ from mirage_nb.ir.rewrite import Rewrite, over_blocks
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.saturation.values import BODY, ITER, LOOP, POST, TILE, Operator
 from mirage_nb.search.structure import KernelStructure, Step, Structure
-from mirage_nb.tile.thread_graph import MOST_DEPTH, TENSOR_DEPTH, Products, shallow, with_products
+from mirage_nb.tile.rules.thread_graph import MOST_DEPTH, TENSOR_DEPTH, Products, shallow, with_products
 
 
 def free_loops(structure: Structure, prepared: Prepared) -> tuple[Structure, ...]:

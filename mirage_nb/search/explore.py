@@ -21,10 +21,10 @@ from math import prod
 from typing import TypeVar
 
 from mirage_nb.ir import OpKind
-from mirage_nb.search.assemble import Assembly, Part, cheapest, part_drafts
 from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.derive import free_loops
-from mirage_nb.search.pieces import HEAVY, Piece, pieces
+from mirage_nb.search.pieces.assemble import Assembly, Part, cheapest, part_drafts
+from mirage_nb.search.pieces.piece import HEAVY, Piece, pieces
 from mirage_nb.search.saturation.closure import Closure
 from mirage_nb.search.saturation.events import Counts, Prefix, merge_counts
 from mirage_nb.search.saturation.extract import Choice, Extraction

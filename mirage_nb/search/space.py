@@ -16,7 +16,7 @@ from mirage_nb.ir import KernelGraph
 from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.limits import MAX_GRID_DIMS as MAX_GRID_DIMS
 from mirage_nb.search.limits import Limits
-from mirage_nb.search.pieces import HEAVY, Cut, concatenations, cuts, pieces, smallest_cut
+from mirage_nb.search.pieces.piece import HEAVY, Cut, concatenations, cuts, pieces, smallest_cut
 from mirage_nb.search.saturation.closure import Rules
 from mirage_nb.search.saturation.semantics import Semantics
 

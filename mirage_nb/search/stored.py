@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mirage_nb.ir import BYTES, OPS, CastAttrs, DType, KernelGraph, Op, OpKind, Trait
 from mirage_nb.ir.rewrite import Rewrite
-from mirage_nb.tile.precision import has_few_digits
+from mirage_nb.tile.instructions.precision import has_few_digits
 
 
 def as_stored(program: KernelGraph) -> KernelGraph:

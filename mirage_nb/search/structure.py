@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from mirage_nb.ir import AccumKind, OpKind
 from mirage_nb.search.axes import Prepared
-from mirage_nb.search.pieces import HEAVY
+from mirage_nb.search.pieces.piece import HEAVY
 from mirage_nb.search.saturation.values import BODY, GRID, ITER, POST, TILE, Operator, Type
 
 
@@ -26,7 +26,7 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class Step:
     """One operator of a block graph. `source` is set for input iterators only. threads: a product that stands in a
-    thread graph, as rules put it there (`tile.thread_graph`)."""
+    thread graph, as rules put it there (`tile.rules.thread_graph`)."""
 
     operator: Operator
     reads: tuple[int, ...]

@@ -22,7 +22,7 @@ from mirage_nb.ir import (
     ThreadGraph,
     TransposeAttrs,
 )
-from mirage_nb.tile.sketch import ELEMENTWISE
+from mirage_nb.tile.rules.sketch import ELEMENTWISE
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from mirage_nb.tile.program import Index
+from mirage_nb.tile.roles.program import Index
 
 BODY = "body"
 """The field of statements, which follow without its name."""

@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import AccumKind, OpKind, ThreadGraph
 from mirage_nb.tile.lines import line_of
-from mirage_nb.tile.resident import ResidentProgram
-from mirage_nb.tile.run import Algebra
-from mirage_nb.tile.staged import StagedProgram
+from mirage_nb.tile.resident.program import ResidentProgram
+from mirage_nb.tile.roles.run import Algebra
+from mirage_nb.tile.staged.program import StagedProgram
 
 P = TypeVar("P", StagedProgram, ResidentProgram)
 

@@ -1,6 +1,7 @@
 """Where things lie along axes: coordinates, parts that were summed, bounds, and what is stored once.
 
-In: tiles, indices, the counters of a role. Out: findings in words. `tile.flow` follows the statements and asks here.
+In: tiles, indices, the counters of a role. Out: findings in words. `tile.roles.flow` follows the statements and asks
+here.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mirage_nb.tile.instructions import Place
-from mirage_nb.tile.program import PART, Index, Program, Store, Tile, counted
+from mirage_nb.tile.instructions.table import Place
+from mirage_nb.tile.roles.program import PART, Index, Program, Store, Tile, counted
 
 Coordinates = dict[str, Index]
 Parts = frozenset[tuple[Index, int]]

@@ -8,10 +8,12 @@ from fractions import Fraction
 
 from mirage_nb.ir import BlockGraph
 from mirage_nb.targets import Target
-from mirage_nb.tile import resident_validate, staged_validate, validate
-from mirage_nb.tile.program import LANES, Program
-from mirage_nb.tile.resident import ResidentProgram
-from mirage_nb.tile.staged import StagedProgram
+from mirage_nb.tile.resident import validate as resident_validate
+from mirage_nb.tile.resident.program import ResidentProgram
+from mirage_nb.tile.roles import validate
+from mirage_nb.tile.roles.program import LANES, Program
+from mirage_nb.tile.staged import validate as staged_validate
+from mirage_nb.tile.staged.program import StagedProgram
 
 
 @dataclass(frozen=True, slots=True)

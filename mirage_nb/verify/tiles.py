@@ -42,15 +42,16 @@ from mirage_nb.ir import (
 )
 from mirage_nb.ir.ops import Shape
 from mirage_nb.targets import Target
-from mirage_nb.tile import resident_run, staged_run
 from mirage_nb.tile.planned import Planned
-from mirage_nb.tile.price import multiplied
-from mirage_nb.tile.program import Program, Walk
-from mirage_nb.tile.resident import ResidentProgram
-from mirage_nb.tile.run import Algebra, Stored, boxed, points, run_point
-from mirage_nb.tile.sketch import pairs
-from mirage_nb.tile.staged import StagedProgram
-from mirage_nb.tile.staged_validate import NONSENSE
+from mirage_nb.tile.resident import run as resident_run
+from mirage_nb.tile.resident.program import ResidentProgram
+from mirage_nb.tile.roles.price import multiplied
+from mirage_nb.tile.roles.program import Program, Walk
+from mirage_nb.tile.roles.run import Algebra, Stored, boxed, points, run_point
+from mirage_nb.tile.rules.sketch import pairs
+from mirage_nb.tile.staged import run as staged_run
+from mirage_nb.tile.staged.program import StagedProgram
+from mirage_nb.tile.staged.validate import NONSENSE
 
 Array = NDArray[Any]
 T = TypeVar("T", Array, FieldTensor)

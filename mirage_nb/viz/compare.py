@@ -17,7 +17,7 @@ from mirage_nb.ir.text import print_graph
 from mirage_nb.optimize.plan import BlockPlan, Plan, Staged, plan
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
-from mirage_nb.tile.program import Program
+from mirage_nb.tile.roles.program import Program
 from mirage_nb.viz.mugraph import mugraph_svg
 from mirage_nb.viz.raster import trusted_only
 from mirage_nb.viz.schedule import kilobytes

@@ -20,11 +20,11 @@ from mirage_nb.lang import TensorProgram
 from mirage_nb.optimize import Options
 from mirage_nb.optimize.plan import BlockPlan, Plan, Staged, plan
 from mirage_nb.targets import Target
-from mirage_nb.tile.placement import Place
 from mirage_nb.tile.planned import Planned
-from mirage_nb.tile.program import Program, flat
-from mirage_nb.tile.resident import ResidentProgram, Task
-from mirage_nb.tile.rules import RESERVED_BYTES
+from mirage_nb.tile.resident.program import ResidentProgram, Task
+from mirage_nb.tile.roles.program import Program, flat
+from mirage_nb.tile.rules.placement import Place
+from mirage_nb.tile.rules.teams import RESERVED_BYTES
 from mirage_nb.typed import typed
 from mirage_nb.viz.axes import axis_names
 from mirage_nb.viz.mugraph import mugraph_svg, place_of

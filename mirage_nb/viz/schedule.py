@@ -16,15 +16,16 @@ from mirage_nb.codegen import register_resident
 from mirage_nb.codegen.staged import comment
 from mirage_nb.ir import BlockGraph
 from mirage_nb.optimize.plan import BlockPlan, Staged
-from mirage_nb.tile import program as specialised
-from mirage_nb.tile import resident, staged
 from mirage_nb.tile.lines import line_of, lines_of
-from mirage_nb.tile.order import Phase, lifetime
-from mirage_nb.tile.placement import Step
-from mirage_nb.tile.program import Acquire, Await, Pipeline, Program, Role, flat
-from mirage_nb.tile.resident import ResidentProgram
-from mirage_nb.tile.shared import Buffer
-from mirage_nb.tile.staged import StagedProgram
+from mirage_nb.tile.resident import program as resident
+from mirage_nb.tile.resident.program import ResidentProgram
+from mirage_nb.tile.roles import program as specialised
+from mirage_nb.tile.roles.program import Acquire, Await, Pipeline, Program, Role, flat
+from mirage_nb.tile.rules.order import Phase, lifetime
+from mirage_nb.tile.rules.placement import Step
+from mirage_nb.tile.rules.shared import Buffer
+from mirage_nb.tile.staged import program as staged
+from mirage_nb.tile.staged.program import StagedProgram
 from mirage_nb.viz import svg
 from mirage_nb.viz.shapes import SMALL
 from mirage_nb.viz.svg import framed

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from mirage_nb.ir import DType, OpKind, ThreadGraph
 from mirage_nb.optimize.plan import BlockPlan, Staged
-from mirage_nb.tile.groups import ROWS
-from mirage_nb.tile.instructions import Unit
-from mirage_nb.tile.program import Product, Program, flat
-from mirage_nb.tile.sharing import Tiling
-from mirage_nb.tile.sketch import pairs
-from mirage_nb.tile.tessellation import Tessellation
+from mirage_nb.tile.instructions.groups import ROWS
+from mirage_nb.tile.instructions.table import Unit
+from mirage_nb.tile.instructions.tessellation import Tessellation
+from mirage_nb.tile.roles.program import Product, Program, flat
+from mirage_nb.tile.rules.sharing import Tiling
+from mirage_nb.tile.rules.sketch import pairs
 from mirage_nb.viz import svg
 from mirage_nb.viz.raster import png_bundle, with_png
 from mirage_nb.viz.shapes import SMALL

@@ -23,9 +23,9 @@ from mirage_nb.ir import (
 from mirage_nb.optimize import plan
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile import rules
-from mirage_nb.tile.program import Loop, Program, Read, flat
-from mirage_nb.tile.validate import validate
+from mirage_nb.tile.roles.program import Loop, Program, Read, flat
+from mirage_nb.tile.roles.validate import validate
+from mirage_nb.tile.rules import teams
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.mugraphs import Block, tensor
 
@@ -164,6 +164,6 @@ def test_other_blocks_are_emitted_as_before(graph: KernelGraph) -> None:
 def test_tables_take_registers(rows: int, keys: int, width: int, fits: bool) -> None:
     """Of 128 wide rows; a thread has 192 for what lies along them, or 128 beside two more groups."""
     columns = 128 if rows == 128 else 64
-    registers = rules.registers_beside(keys, width, True)
+    registers = teams.registers_beside(keys, width, True)
     assert registers == keys * width / 8
-    assert rules.chained_fits(rows, keys, columns, columns, H200.shared_per_block, registers) == fits
+    assert teams.chained_fits(rows, keys, columns, columns, H200.shared_per_block, registers) == fits

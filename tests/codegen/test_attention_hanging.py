@@ -28,8 +28,8 @@ from mirage_nb.runtime.execution.buffers import decode
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.kernel.plan import Argument, mapped
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import Loop, Program, Until, flat
-from mirage_nb.tile.validate import validate
+from mirage_nb.tile.roles.program import Loop, Program, Until, flat
+from mirage_nb.tile.roles.validate import validate
 from mirage_nb.verify.tiles import compare
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.mugraphs import Block, tensor

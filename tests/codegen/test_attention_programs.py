@@ -13,8 +13,8 @@ from mirage_nb.ir import AccumKind, ApplyAttrs, ArangeAttrs, DType, Input, Kerne
 from mirage_nb.optimize import plan
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import Loop, Program, flat
-from mirage_nb.tile.validate import validate
+from mirage_nb.tile.roles.program import Loop, Program, flat
+from mirage_nb.tile.roles.validate import validate
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.mugraphs import Block, one_kernel, tensor
 

@@ -16,10 +16,10 @@ from mirage_nb.optimize import plan
 from mirage_nb.runtime.execution.buffers import STORED, decode, draw, encode
 from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import flat
-from mirage_nb.tile.sharing import Side, Twins
-from mirage_nb.tile.staged import Multiply, StagedProgram, Unload
-from mirage_nb.tile.staged_validate import validate
+from mirage_nb.tile.roles.program import flat
+from mirage_nb.tile.rules.sharing import Side, Twins
+from mirage_nb.tile.staged.program import Multiply, StagedProgram, Unload
+from mirage_nb.tile.staged.validate import validate
 from mirage_nb.verify.reals.rounding import numbers_of
 from tests.codegen.running import run
 from tests.mugraphs import Block, one_kernel

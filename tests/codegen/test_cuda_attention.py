@@ -11,8 +11,8 @@ from mirage_nb.optimize import plan
 from mirage_nb.optimize.plan import Staged
 from mirage_nb.runtime.execution.buffers import decode, encode
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.order import Phase
-from mirage_nb.tile.placement import StepKind
+from mirage_nb.tile.rules.order import Phase
+from mirage_nb.tile.rules.placement import StepKind
 from mirage_nb.verify.reals.float_gate import judge, samples
 from tests.codegen.mugraphs import attention, normed_attention, safe_attention, split_attention, split_safe_attention
 from tests.codegen.running import check, draw, errors, run

@@ -14,8 +14,8 @@ from mirage_nb.ir.text import parse_graph
 from mirage_nb.optimize import default_options, plan, variants
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import Loop, Read, Reduce, Store, Turn, Walk
-from mirage_nb.tile.validate import validate
+from mirage_nb.tile.roles.program import Loop, Read, Reduce, Store, Turn, Walk
+from mirage_nb.tile.roles.validate import validate
 from tests.codegen.mugraphs import linear
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.codegen.test_specialised import check

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from mirage_nb.codegen.cuda import HEADER
-from mirage_nb.codegen.tile_program import ProgramText
+from mirage_nb.codegen.roles.program import ProgramText
 from mirage_nb.errors import GraphError, LaunchError
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
 from mirage_nb.interp.reference import FloatAlgebra
@@ -24,9 +24,9 @@ from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.execution.emulate import CpuModule
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import Program
-from mirage_nb.tile.run import run
-from mirage_nb.tile.validate import validate
+from mirage_nb.tile.roles.program import Program
+from mirage_nb.tile.roles.run import run
+from mirage_nb.tile.roles.validate import validate
 from tests.codegen.running import WAYS
 from tests.emulation import launch
 from tests.launches import Array, Case, Map, Out, compare

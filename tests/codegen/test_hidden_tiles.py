@@ -37,8 +37,8 @@ from mirage_nb.optimize import plan
 from mirage_nb.runtime.execution.buffers import decode, encode
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.runtime.execution.execute import CpuExecutable
-from mirage_nb.tile.program import Loop, Mark, Program, flat
-from mirage_nb.tile.validate import validate
+from mirage_nb.tile.roles.program import Loop, Mark, Program, flat
+from mirage_nb.tile.roles.validate import validate
 from tests.codegen.running import TOLERANCE
 from tests.codegen.test_attention_beside import FEW, H200, MASK, PER_KEY, beside
 from tests.mugraphs import Block, tensor

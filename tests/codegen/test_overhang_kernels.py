@@ -19,8 +19,8 @@ from mirage_nb.optimize import plan
 from mirage_nb.search import EFFORTS, configurations, instances, prepare, tiny
 from mirage_nb.search.sizes.instantiate import poor_axes
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import Reduce, flat
-from mirage_nb.tile.staged import Save
+from mirage_nb.tile.roles.program import Reduce, flat
+from mirage_nb.tile.staged.program import Save
 from mirage_nb.verify.trials import verify
 from tests.codegen.running import TOLERANCE, WAYS, check, draw, errors, run
 from tests.mugraphs import Block, one_kernel, tensor

@@ -8,11 +8,11 @@ from mirage_nb.codegen import Options, emit
 from mirage_nb.ir import AccumKind, DimAttrs, DType, KernelGraph, OpKind
 from mirage_nb.optimize import plan
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import flat
-from mirage_nb.tile.shared import LINE_BYTES
-from mirage_nb.tile.sharing import Patches, Share, Vectors, patch
-from mirage_nb.tile.staged import Dot, Partial, Reduce
-from mirage_nb.tile.staged_validate import validate
+from mirage_nb.tile.roles.program import flat
+from mirage_nb.tile.rules.shared import LINE_BYTES
+from mirage_nb.tile.rules.sharing import Patches, Share, Vectors, patch
+from mirage_nb.tile.staged.program import Dot, Partial, Reduce
+from mirage_nb.tile.staged.validate import validate
 from tests.codegen.running import check
 from tests.mugraphs import Block, one_kernel, tensor
 from tests.tile.staged_plans import programs

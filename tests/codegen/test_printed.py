@@ -11,8 +11,8 @@ import pytest
 from mirage_nb.codegen import Emitted, emit, kernel
 from mirage_nb.errors import CompileError, EmitError
 from mirage_nb.tile.planned import Planned
-from mirage_nb.tile.resident import ResidentProgram
-from mirage_nb.tile.staged import StagedProgram
+from mirage_nb.tile.resident.program import ResidentProgram
+from mirage_nb.tile.staged.program import StagedProgram
 from tests.codegen.running import WAYS, draw, errors, run
 from tests.tile import resident_mutants, staged_mutants, test_resident, test_staged
 from tests.tile.running import H200, right

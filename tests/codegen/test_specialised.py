@@ -13,7 +13,7 @@ from mirage_nb.ir.text import parse_graph
 from mirage_nb.optimize import default_options, plan, variants
 from mirage_nb.runtime.execution.compile import compile_cubin
 from mirage_nb.targets import TARGETS, Target
-from mirage_nb.tile.validate import validate
+from mirage_nb.tile.roles.validate import validate
 from tests.codegen.mugraphs import linear, rmsnorm, scaled_linear, split_linear
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 

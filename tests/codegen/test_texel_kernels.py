@@ -14,12 +14,12 @@ from mirage_nb.interp.run import run_block
 from mirage_nb.ir import DType, KernelGraph, OpKind
 from mirage_nb.optimize import default_options, plan
 from mirage_nb.runtime.execution.compile import compile_cubin
-from mirage_nb.tile.groups import rows_of
-from mirage_nb.tile.precision import allowed
-from mirage_nb.tile.program import Program
-from mirage_nb.tile.run import run as run_program
-from mirage_nb.tile.schemes import Asked, shares
-from mirage_nb.tile.validate import validate
+from mirage_nb.tile.instructions.groups import rows_of
+from mirage_nb.tile.instructions.precision import allowed
+from mirage_nb.tile.instructions.schemes import Asked, shares
+from mirage_nb.tile.roles.program import Program
+from mirage_nb.tile.roles.run import run as run_program
+from mirage_nb.tile.roles.validate import validate
 from tests.codegen.mugraphs import linear
 from tests.codegen.running import WAYS, draw, errors, run
 from tests.codegen.test_specialised import FEW, H200

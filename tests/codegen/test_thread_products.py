@@ -8,8 +8,8 @@ from mirage_nb.codegen import emit
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import parse_graph
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.shared import LINE_BYTES
-from mirage_nb.tile.staged import StagedProgram
+from mirage_nb.tile.rules.shared import LINE_BYTES
+from mirage_nb.tile.staged.program import StagedProgram
 from tests.codegen.running import check
 
 H200 = TARGETS["h200"]

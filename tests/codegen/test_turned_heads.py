@@ -8,7 +8,7 @@ from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, configurations, prepare
 from mirage_nb.search.sizes.instantiate import sized
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import Program
+from mirage_nb.tile.roles.program import Program
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.search.explored import explored
 

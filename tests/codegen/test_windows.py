@@ -28,7 +28,7 @@ from mirage_nb.ir.windows import Window, as_matrix, windows
 from mirage_nb.lang import parse
 from mirage_nb.search.composition import library_and_fused
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import Program
+from mirage_nb.tile.roles.program import Program
 from tests.codegen.mugraphs import attention, rmsnorm_gain
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.mugraphs import Block

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mirage_nb.errors import GraphError
 from mirage_nb.ir import BlockGraph, DType, InIterAttrs, TensorType
 from mirage_nb.optimize.layout import ORDER_COST, Demand, candidates, cost, lay_out, swizzled
-from mirage_nb.tile.boxes import bulk_of
-from mirage_nb.tile.shared import FORBIDDEN, SharedLayout, Use, byte_offset
+from mirage_nb.tile.rules.boxes import bulk_of
+from mirage_nb.tile.rules.shared import FORBIDDEN, SharedLayout, Use, byte_offset
 from tests.shares import examples
 
 

@@ -10,7 +10,7 @@ from mirage_nb.errors import TargetError
 from mirage_nb.ir import DimAttrs, DType, Op, OpKind, ReshapeAttrs
 from mirage_nb.optimize import Options, plan, variants
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.sharing import PARTIAL_BYTES, tile_matmul
+from mirage_nb.tile.rules.sharing import PARTIAL_BYTES, tile_matmul
 from tests.codegen.mugraphs import gated_mlp, rmsnorm, safe_attention, split_attention
 from tests.mugraphs import Block, one_kernel, tensor
 

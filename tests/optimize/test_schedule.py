@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_nb.optimize.schedule import Access, barriers, overlapping
-from mirage_nb.tile.order import depths, order
+from mirage_nb.tile.rules.order import depths, order
 
 
 @st.composite

@@ -6,7 +6,7 @@ import pytest
 
 from mirage_nb.ir import DType, KernelGraph, OpKind
 from mirage_nb.optimize.plan import rewritten
-from mirage_nb.tile.thread_graph import fuse, shallow, with_products
+from mirage_nb.tile.rules.thread_graph import fuse, shallow, with_products
 from tests.mugraphs import Kernel, cases
 
 

@@ -22,7 +22,7 @@ from mirage_nb.runtime.contest.confirm import Confirmation
 from mirage_nb.runtime.contest.final import verify_final, verify_real
 from mirage_nb.search.composition import OWN_OPERATORS
 from mirage_nb.search.session.progress import Candidate
-from mirage_nb.tile.staged import Signal, StagedProgram
+from mirage_nb.tile.staged.program import Signal, StagedProgram
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 from tests.codegen.mugraphs import linear
 from tests.codegen.test_specialised import H200

@@ -9,10 +9,10 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.predefined.rows import CHUNK
-from mirage_nb.search.aligned import padded, products
 from mirage_nb.search.composition import OWN_OPERATORS, PADDED_FUSED
 from mirage_nb.search.session.unsearched import unsearched
 from mirage_nb.search.sizes.written import written_cost
+from mirage_nb.search.wordings.aligned import padded, products
 from mirage_nb.targets import TARGETS
 
 H200 = TARGETS["h200"]

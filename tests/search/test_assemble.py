@@ -17,8 +17,8 @@ from mirage_nb.ir import DimAttrs, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Assembly, configurations, instances, prepare, tiny
-from mirage_nb.search.assemble import cheapest
 from mirage_nb.search.explore import NEAR, PARTS_KEPT, of_every_kind
+from mirage_nb.search.pieces.assemble import cheapest
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 from tests.search.explored import explored

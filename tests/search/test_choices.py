@@ -20,7 +20,7 @@ from mirage_nb.search import (
     tiny,
 )
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import Loop, flat
+from mirage_nb.tile.roles.program import Loop, flat
 from mirage_nb.verify.trials import verify
 from tests.search.explored import explored
 from tests.search.test_foreign_programs import error, stored

@@ -14,8 +14,8 @@ from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ThreadGraph
 from mirage_nb.ir.sizes import resized
 from mirage_nb.lang import parse
 from mirage_nb.search.axes import prepare
-from mirage_nb.search.coalesced import coalesced, restored
 from mirage_nb.search.session.unsearched import unsearched
+from mirage_nb.search.wordings.coalesced import coalesced, restored
 from mirage_nb.targets import find_target
 from tests.shares import shared_out
 

@@ -36,11 +36,11 @@ from mirage_nb.search.sizes.representative import outline
 from mirage_nb.search.sizes.tiles import SECTOR_BYTES, Tiles, rows, touched
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import TARGETS, find_target
-from mirage_nb.tile.boxes import boxes as panels_of
-from mirage_nb.tile.boxes import bulk_of
-from mirage_nb.tile.order import Phase
-from mirage_nb.tile.placement import StepKind
-from mirage_nb.tile.shared import LINE_BYTES
+from mirage_nb.tile.rules.boxes import boxes as panels_of
+from mirage_nb.tile.rules.boxes import bulk_of
+from mirage_nb.tile.rules.order import Phase
+from mirage_nb.tile.rules.placement import StepKind
+from mirage_nb.tile.rules.shared import LINE_BYTES
 from tests.clock import cpu_limit
 from tests.search.explored import explored
 from tests.search.programs import PROGRAMS, Builder

@@ -9,8 +9,8 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.search.composition import DEEP_IN_PARTS, UNSEARCHED
-from mirage_nb.search.deep import halved, in_parts, products
 from mirage_nb.search.session.unsearched import unsearched
+from mirage_nb.search.wordings.deep import halved, in_parts, products
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
 from tests.codegen.running import check

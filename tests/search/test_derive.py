@@ -13,11 +13,11 @@ from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Structure, configurations, instances, prepare, tiny
-from mirage_nb.search.assemble import drafts
 from mirage_nb.search.derive import concatenated, free_loops, read_once
+from mirage_nb.search.pieces.assemble import drafts
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import find_target
-from mirage_nb.tile.thread_graph import shallow, with_products
+from mirage_nb.tile.rules.thread_graph import shallow, with_products
 from tests.codegen.running import check as run
 from tests.search.explored import explored
 from tests.search.programs import PROGRAMS, lora

@@ -38,7 +38,7 @@ from mirage_nb.search.explain import Tally, explain, why_nothing
 from mirage_nb.search.session.progress import Candidate, Snapshot
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.thread_graph import fuse
+from mirage_nb.tile.rules.thread_graph import fuse
 from tests.clock import cpu_limit
 from tests.search.explored import explored
 from tests.search.programs import PROGRAMS, Builder, attention_safe, gqa, lora, rmsnorm, rmsnorm_fig3

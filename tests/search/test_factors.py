@@ -9,8 +9,8 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.search.composition import SUMS_APART, UNSEARCHED
-from mirage_nb.search.factors import behind, scaled
 from mirage_nb.search.session.unsearched import unsearched
+from mirage_nb.search.wordings.factors import behind, scaled
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.proof import Proof, prove
 from tests.codegen.running import check

@@ -9,7 +9,6 @@ from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search import prepare
-from mirage_nb.search.assemble import instances, tiny
 from mirage_nb.search.composition import (
     GENERATED,
     GENERATED_PRODUCTS,
@@ -17,6 +16,7 @@ from mirage_nb.search.composition import (
     PRODUCTS_FUSED,
     library_and_fused,
 )
+from mirage_nb.search.pieces.assemble import instances, tiny
 from mirage_nb.search.session.unsearched import unsearched
 from mirage_nb.search.structure import looped
 from mirage_nb.targets import TARGETS

@@ -16,7 +16,7 @@ from mirage_nb.search.sizes.instantiate import drafts
 from mirage_nb.search.sizes.representative import outline
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import find_target
-from mirage_nb.tile.placement import Place
+from mirage_nb.tile.rules.placement import Place
 from tests.search.explored import explored
 from tests.search.programs import gated_mlp, gqa, lora, moe
 from tests.shares import shared_out

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mirage_nb.search.groups import Groups
+from mirage_nb.search.pieces.groups import Groups
 from tests.clock import cpu_limit
 
 

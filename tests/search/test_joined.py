@@ -11,8 +11,8 @@ from mirage_nb.bench.programs import text
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.lang import parse
-from mirage_nb.search.joined import joined_last
-from mirage_nb.search.said import Said
+from mirage_nb.search.wordings.joined import joined_last
+from mirage_nb.search.wordings.said import Said
 
 ROPE = """X: f16[4, 6, 32]
 c: f16[6, 32]

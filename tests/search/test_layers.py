@@ -6,10 +6,10 @@ import pytest
 
 from mirage_nb.ir import KernelGraph
 from mirage_nb.lang import parse
-from mirage_nb.search import layers as module
-from mirage_nb.search.layers import layers_joined
-from mirage_nb.search.partition import partition
-from mirage_nb.search.pieces import Piece
+from mirage_nb.search.pieces import layers as module
+from mirage_nb.search.pieces.layers import layers_joined
+from mirage_nb.search.pieces.partition import partition
+from mirage_nb.search.pieces.piece import Piece
 from mirage_nb.targets import TARGETS
 
 H200 = TARGETS["h200"]

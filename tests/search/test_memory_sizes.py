@@ -30,9 +30,9 @@ from mirage_nb.search.sizes.specialised import with_roles
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.written import written_kernels
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import flat
-from mirage_nb.tile.sharing import Squares
-from mirage_nb.tile.staged import Save
+from mirage_nb.tile.roles.program import flat
+from mirage_nb.tile.rules.sharing import Squares
+from mirage_nb.tile.staged.program import Save
 from tests.search.explored import explored
 from tests.tile.staged_plans import programs
 

@@ -12,8 +12,8 @@ from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search.composition import ONE_ROW, ROWS_FUSED, library_and_fused
-from mirage_nb.search.one_row import as_sums, evened, uneven
 from mirage_nb.search.session.unsearched import judged, unsearched
+from mirage_nb.search.wordings.one_row import as_sums, evened, uneven
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import check
 from tests.shares import crossed

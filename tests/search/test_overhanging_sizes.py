@@ -31,7 +31,7 @@ from mirage_nb.search.sizes import concrete
 from mirage_nb.search.sizes.concrete import GRAIN, Axes, BlockWriter, tile_of, zeros
 from mirage_nb.search.sizes.instantiate import divisors, overhangs, poor_axes, sized
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.rules import few
+from mirage_nb.tile.rules.teams import few
 from mirage_nb.verify.proof import decided
 from mirage_nb.verify.trials import screen, verify
 from mirage_nb.verify.verdict import VerdictKind

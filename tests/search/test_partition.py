@@ -27,11 +27,11 @@ from mirage_nb.ir import (
     Trait,
 )
 from mirage_nb.lang import parse
-from mirage_nb.search import partition as module
-from mirage_nb.search.coalesced import coalesced
-from mirage_nb.search.grain import COMPOSED, SEARCHED, Grain
-from mirage_nb.search.partition import FREE, partition
-from mirage_nb.search.pieces import Piece, is_heavy
+from mirage_nb.search.pieces import partition as module
+from mirage_nb.search.pieces.grain import COMPOSED, SEARCHED, Grain
+from mirage_nb.search.pieces.partition import FREE, partition
+from mirage_nb.search.pieces.piece import Piece, is_heavy
+from mirage_nb.search.wordings.coalesced import coalesced
 from mirage_nb.targets import TARGETS
 from tests.clock import cpu_limit
 from tests.search.programs import PROGRAMS, Builder, qknorm

@@ -15,7 +15,7 @@ from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.search.axes import prepare
-from mirage_nb.search.parts import parts
+from mirage_nb.search.wordings.parts import parts
 from mirage_nb.verify.verdict import VerdictKind
 from tests.shares import shared_out
 

@@ -17,9 +17,9 @@ from mirage_nb.search.sizes.patches import of_product, patched
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.written import written_kernels
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import flat
-from mirage_nb.tile.sharing import Patches
-from mirage_nb.tile.staged import Dot, Partial, Reduce
+from mirage_nb.tile.roles.program import flat
+from mirage_nb.tile.rules.sharing import Patches
+from mirage_nb.tile.staged.program import Dot, Partial, Reduce
 from tests.search.explored import explored
 from tests.search.test_derive import iterators
 from tests.search.test_memory_sizes import by_threads, of_instance

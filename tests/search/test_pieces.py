@@ -8,7 +8,7 @@ import pytest
 from mirage_nb.interp import reference
 from mirage_nb.ir import DimAttrs, KernelGraph, OpKind, RepeatAttrs, ReshapeAttrs
 from mirage_nb.search import EFFORTS
-from mirage_nb.search.pieces import Cut, cuts, pieces, smallest_cut
+from mirage_nb.search.pieces.piece import Cut, cuts, pieces, smallest_cut
 from mirage_nb.search.space import expressible
 from tests.search.programs import Builder, attention_safe, gqa, lora, moe, ntrans, qknorm, rmsnorm_fig3
 

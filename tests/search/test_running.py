@@ -21,9 +21,9 @@ from mirage_nb.runtime.kernel.operators import OPERATORS as PLAIN
 from mirage_nb.runtime.kernel.pytorch import BY_TORCH as TORCH_KERNELS
 from mirage_nb.runtime.kernel.saved import plain_attrs
 from mirage_nb.search.composition import RUNNING, library_and_fused
-from mirage_nb.search.running import as_running, small
 from mirage_nb.search.session.unsearched import judged
-from mirage_nb.search.wide_rows import Longest, in_parts
+from mirage_nb.search.wordings.running import as_running, small
+from mirage_nb.search.wordings.wide_rows import Longest, in_parts
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.proof import Proof, prove
 from mirage_nb.verify.trials import verify

@@ -13,8 +13,7 @@ from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.search import EFFORTS, Prepared, configurations, instances, prepare
-from mirage_nb.search.coalesced import coalesced
-from mirage_nb.search.pieces import Whole
+from mirage_nb.search.pieces.piece import Whole
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import start_us
 from mirage_nb.search.sizes.instantiate import numbered, poor_axes, sized
@@ -24,9 +23,10 @@ from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.traffic import traffic
 from mirage_nb.search.sizes.work import held_in_registers
 from mirage_nb.search.sizes.written import written_cost
+from mirage_nb.search.wordings.coalesced import coalesced
 from mirage_nb.targets import TARGETS, Target
-from mirage_nb.tile.price import turns
-from mirage_nb.tile.validate import validate
+from mirage_nb.tile.roles.price import turns
+from mirage_nb.tile.roles.validate import validate
 from tests.search.explored import explored
 from tests.shares import shared_out
 

@@ -6,7 +6,7 @@ import pytest
 
 from mirage_nb.lang import parse
 from mirage_nb.search import prepare
-from mirage_nb.search.assemble import drafts
+from mirage_nb.search.pieces.assemble import drafts
 from mirage_nb.targets import TARGETS
 from tests.search.test_derive import first_structures
 

@@ -16,12 +16,12 @@ from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ReshapeAttrs
 from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.search.composition import COLUMNS, CROSSED, DEEP, library_and_fused
-from mirage_nb.search.deep import products
 from mirage_nb.search.session.unsearched import judged
-from mirage_nb.search.squares import about_own, of_more
-from mirage_nb.search.wide_rows import Longest, in_parts
+from mirage_nb.search.wordings.deep import products
+from mirage_nb.search.wordings.squares import about_own, of_more
+from mirage_nb.search.wordings.wide_rows import Longest, in_parts
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.register_resident import holds
+from mirage_nb.tile.rules.register_resident import holds
 from mirage_nb.verify.trials import verify
 from tests.codegen.running import check
 from tests.shares import examples

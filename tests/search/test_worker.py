@@ -13,7 +13,7 @@ import pytest
 
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Budget, configurations, prepare
-from mirage_nb.search.assemble import drafts
+from mirage_nb.search.pieces.assemble import drafts
 from mirage_nb.search.saturation.events import Outcome, merge_counts
 from mirage_nb.search.session import worker
 from mirage_nb.search.session.channel import Channel, Moment

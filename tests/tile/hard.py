@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mirage_nb.ir import DType
-from mirage_nb.tile.precision import Composition, rounded
+from mirage_nb.tile.instructions.precision import Composition, rounded
 
 Array = np.ndarray[Any, Any]
 KINDS = 10

@@ -11,9 +11,13 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 from mirage_nb import ir
-from mirage_nb.tile import bodies, boxes, instructions, order, placement, program, resident, shared, sharing, staged
+from mirage_nb.tile.instructions import table as instructions
 from mirage_nb.tile.lines import BODY, lines_of
-from mirage_nb.tile.program import Index, Program
+from mirage_nb.tile.resident import program as resident
+from mirage_nb.tile.roles import program
+from mirage_nb.tile.roles.program import Index, Program
+from mirage_nb.tile.rules import bodies, boxes, order, placement, shared, sharing
+from mirage_nb.tile.staged import program as staged
 
 STAGED = ir, ir.ops, bodies, boxes, order, shared, sharing, staged, placement
 RESIDENT = ir, ir.ops, placement, resident

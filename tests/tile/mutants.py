@@ -7,9 +7,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from mirage_nb.ir import OpKind
-from mirage_nb.tile.groups import ROWS
-from mirage_nb.tile.instructions import INSTRUCTIONS, Place
-from mirage_nb.tile.program import (
+from mirage_nb.tile.instructions.groups import ROWS
+from mirage_nb.tile.instructions.table import INSTRUCTIONS, Place
+from mirage_nb.tile.roles.program import (
     RANK,
     Combine,
     Copy,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from mirage_nb.tile.program import flat
-from mirage_nb.tile.resident import Depend, Each, Fold, Forget, ResidentProgram, Running, Save, Task
+from mirage_nb.tile.resident.program import Depend, Each, Fold, Forget, ResidentProgram, Running, Save, Task
+from mirage_nb.tile.roles.program import flat
 from tests.tile.staged_mutants import bodies, numbers
 
 Mutant = tuple[str, ResidentProgram]

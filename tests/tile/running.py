@@ -14,9 +14,9 @@ from mirage_nb.interp.reference import FloatAlgebra
 from mirage_nb.interp.run import run_block
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.planned import Planned
-from mirage_nb.tile.resident import ResidentProgram
-from mirage_nb.tile.staged import StagedProgram
-from mirage_nb.tile.staged_validate import NONSENSE
+from mirage_nb.tile.resident.program import ResidentProgram
+from mirage_nb.tile.staged.program import StagedProgram
+from mirage_nb.tile.staged.validate import NONSENSE
 from mirage_nb.verify.tiles import compare, run_staged
 
 FLOATS = FloatAlgebra(np.dtype(float))

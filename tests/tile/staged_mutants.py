@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from mirage_nb.tile.placement import Step
-from mirage_nb.tile.shared import Buffer
-from mirage_nb.tile.staged import StagedProgram
+from mirage_nb.tile.rules.placement import Step
+from mirage_nb.tile.rules.shared import Buffer
+from mirage_nb.tile.staged.program import StagedProgram
 
 Mutant = tuple[str, StagedProgram]
 BODIES = ("loader", "code")

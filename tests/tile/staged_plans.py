@@ -6,8 +6,8 @@ from mirage_nb.optimize.access import Scope
 from mirage_nb.optimize.plan import Plan
 from mirage_nb.optimize.resident_program import resident_program
 from mirage_nb.optimize.staged_program import staged_program
-from mirage_nb.tile.resident import ResidentProgram
-from mirage_nb.tile.staged import StagedProgram
+from mirage_nb.tile.resident.program import ResidentProgram
+from mirage_nb.tile.staged.program import StagedProgram
 
 
 def programs(planned: Plan) -> dict[int, StagedProgram]:

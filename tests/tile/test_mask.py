@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mirage_nb.ir import ApplyAttrs, Attrs, ClampAttrs, OpKind
-from mirage_nb.tile.mask import LISTED, UNKNOWN, Needed, Ranges, Span, _multiply, bounds_of, places, span_of
-from mirage_nb.tile.written_out import Node, WrittenOut
+from mirage_nb.tile.rules.mask import LISTED, UNKNOWN, Needed, Ranges, Span, _multiply, bounds_of, places, span_of
+from mirage_nb.tile.rules.written_out import Node, WrittenOut
 
 STEP = ApplyAttrs("compared", "step(x)")
 FEWER = ApplyAttrs("compared", "1 - step(-x)")

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_nb.tile.memory import Interval, MemoryPlan, allocate
+from mirage_nb.tile.rules.memory import Interval, MemoryPlan, allocate
 
 
 @st.composite

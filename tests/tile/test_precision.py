@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from mirage_nb.ir import DType
-from mirage_nb.tile.groups import ROWS
-from mirage_nb.tile.instructions import INSTRUCTIONS
-from mirage_nb.tile.precision import (
+from mirage_nb.tile.instructions.groups import ROWS
+from mirage_nb.tile.instructions.precision import (
     COMPOSITIONS,
     EXACT,
     FEW_CHUNK,
@@ -26,8 +25,17 @@ from mirage_nb.tile.precision import (
     summed,
     toward_zero,
 )
-from mirage_nb.tile.texel_run import run_composed
-from mirage_nb.tile.texels import Texel, canonical_matrix, canonical_vector, derived, over_warps, repeated, swapped
+from mirage_nb.tile.instructions.table import INSTRUCTIONS
+from mirage_nb.tile.instructions.texel_run import run_composed
+from mirage_nb.tile.instructions.texels import (
+    Texel,
+    canonical_matrix,
+    canonical_vector,
+    derived,
+    over_warps,
+    repeated,
+    swapped,
+)
 from tests.shares import shared_out
 from tests.tile.hard import KINDS, Array, cancel, exact, hard, held
 

@@ -7,10 +7,10 @@ import pytest
 
 from mirage_nb.ir import DType
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.groups import KINDS
-from mirage_nb.tile.instructions import DOUBLE_MULTIPLIES, PLAIN_MULTIPLIES
-from mirage_nb.tile.rates import REACHED, cycle_us, few_cycles, rate, together
-from mirage_nb.tile.schemes import one_kind
+from mirage_nb.tile.instructions.groups import KINDS
+from mirage_nb.tile.instructions.rates import REACHED, cycle_us, few_cycles, rate, together
+from mirage_nb.tile.instructions.schemes import one_kind
+from mirage_nb.tile.instructions.table import DOUBLE_MULTIPLIES, PLAIN_MULTIPLIES
 
 ROWS, COLUMNS = np.meshgrid([64, 128, 192, 256], [32, 64, 96, 128, 256])
 

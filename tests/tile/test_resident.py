@@ -14,11 +14,11 @@ from mirage_nb.errors import EmitError
 from mirage_nb.ir import DType, Input, KernelGraph, Op, OpKind, ReshapeAttrs, RunningAttrs, SliceAttrs
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.lines import line_of, lines_of
-from mirage_nb.tile.placement import Place
 from mirage_nb.tile.planned import Planned
-from mirage_nb.tile.program import flat
-from mirage_nb.tile.resident import Access, Each, Load, ResidentProgram, Task
-from mirage_nb.tile.resident_validate import validate
+from mirage_nb.tile.resident.program import Access, Each, Load, ResidentProgram, Task
+from mirage_nb.tile.resident.validate import validate
+from mirage_nb.tile.roles.program import flat
+from mirage_nb.tile.rules.placement import Place
 from mirage_nb.verify.tiles import Level, compare
 from mirage_nb.viz.schedule import schedule_html
 from tests.codegen.mugraphs import ntrans, split_safe_attention

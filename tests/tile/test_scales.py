@@ -8,7 +8,7 @@ import pytest
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
-from mirage_nb.tile.scales import move_scales
+from mirage_nb.tile.rules.scales import move_scales
 from tests.codegen.mugraphs import attention, normed_attention, safe_attention, split_safe_attention
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from mirage_nb.ir import DType
 from mirage_nb.optimize.layout import Demand, lay_out
-from mirage_nb.tile.bodies import Body, split
-from mirage_nb.tile.boxes import boxes
-from mirage_nb.tile.order import find_chains, groups
-from mirage_nb.tile.shared import Shape, Use, lay, wavefronts
-from mirage_nb.tile.sharing import depth_split, share
+from mirage_nb.tile.rules.bodies import Body, split
+from mirage_nb.tile.rules.boxes import boxes
+from mirage_nb.tile.rules.order import find_chains, groups
+from mirage_nb.tile.rules.shared import Shape, Use, lay, wavefronts
+from mirage_nb.tile.rules.sharing import depth_split, share
 
 DRAW = np.random.default_rng(0)
 EXTENTS = DRAW.choice([1, 2, 7, 8, 16, 24, 33, 64, 67, 100, 128, 256, 600], (120, 4))

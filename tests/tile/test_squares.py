@@ -12,10 +12,10 @@ from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search import EFFORTS, configurations, instances, prepare
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.program import flat
-from mirage_nb.tile.sharing import Squares
-from mirage_nb.tile.squares import SIDE_BYTES, square
-from mirage_nb.tile.staged import Save
+from mirage_nb.tile.roles.program import flat
+from mirage_nb.tile.rules.sharing import Squares
+from mirage_nb.tile.rules.squares import SIDE_BYTES, square
+from mirage_nb.tile.staged.program import Save
 from tests.codegen.running import TOLERANCE, WAYS, draw, errors, run
 from tests.search.explored import explored
 from tests.shares import crossed

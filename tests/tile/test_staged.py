@@ -20,8 +20,8 @@ from mirage_nb.optimize.plan import Plan, plan_chains, rewritten
 from mirage_nb.targets import TARGETS
 from mirage_nb.tile.lines import lines_of
 from mirage_nb.tile.planned import Planned
-from mirage_nb.tile.staged import StagedProgram
-from mirage_nb.tile.staged_validate import validate
+from mirage_nb.tile.staged.program import StagedProgram
+from mirage_nb.tile.staged.validate import validate
 from mirage_nb.verify.tiles import Level, compare, run_staged
 from tests import strategies
 from tests.codegen import mugraphs

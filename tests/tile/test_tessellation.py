@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from mirage_nb.tile.instructions import Unit
-from mirage_nb.tile.tessellation import (
+from mirage_nb.tile.instructions.table import Unit
+from mirage_nb.tile.instructions.tessellation import (
     Extents,
     Kind,
     SideBySide,

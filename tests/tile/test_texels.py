@@ -13,12 +13,11 @@ import pytest
 from mirage_nb.interp.field import FieldAlgebra, FieldInstance
 from mirage_nb.interp.reference import FloatAlgebra
 from mirage_nb.ir import BYTES, DType, OpKind
-from mirage_nb.tile import rules
-from mirage_nb.tile.groups import GROUPS, ROWS
-from mirage_nb.tile.instructions import INSTRUCTIONS
-from mirage_nb.tile.schemes import Asked, apart, scheme
-from mirage_nb.tile.texel_run import multiplies, run_texel
-from mirage_nb.tile.texels import (
+from mirage_nb.tile.instructions.groups import GROUPS, ROWS
+from mirage_nb.tile.instructions.schemes import Asked, apart, scheme
+from mirage_nb.tile.instructions.table import INSTRUCTIONS
+from mirage_nb.tile.instructions.texel_run import multiplies, run_texel
+from mirage_nb.tile.instructions.texels import (
     HAS,
     Digit,
     Instance,
@@ -32,6 +31,7 @@ from mirage_nb.tile.texels import (
     repeated,
     swapped,
 )
+from mirage_nb.tile.rules import teams
 
 FLOATS = FloatAlgebra(np.dtype(float))
 FMA = canonical_vector()
@@ -148,7 +148,7 @@ def test_rules_and_schemes_agree(dtype: DType, precision: str) -> None:
     """What the ranking takes for possible has a row of the table, whatever the operands' layouts."""
     heights, widths = (32, 63, 64, 65, 96, 128, 135, 136, 192, 256), (16, 32, 48, 64, 96, 128, 256)
     for rows, columns, sums in itertools.product(heights, widths, (1, 2)):
-        fits = bool(rules.fits(rows, columns, 64, sums, dtype.size, apart(precision, dtype)))
+        fits = bool(teams.fits(rows, columns, 64, sums, dtype.size, apart(precision, dtype)))
         for left, right in itertools.product("km" if rows % 64 == 0 else "k", "km"):
             assert (scheme(Asked(rows, columns, 64, sums, (left, right), dtype), precision) is not None) == fits
 

@@ -22,12 +22,12 @@ from mirage_nb.ir import BYTES, FLOAT8, HALVES, DType, KernelGraph, OpKind
 from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.runtime.execution.compile import DEVICE_FOLDER
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile import rules
-from mirage_nb.tile.groups import rows_of
-from mirage_nb.tile.instructions import F8_COLUMNS, INSTRUCTIONS, WGMMA_COLUMNS, Unit, wgmma
-from mirage_nb.tile.program import Layout, Program
-from mirage_nb.tile.run import run
-from mirage_nb.tile.validate import LAYOUTS, validate
+from mirage_nb.tile.instructions.groups import rows_of
+from mirage_nb.tile.instructions.table import F8_COLUMNS, INSTRUCTIONS, WGMMA_COLUMNS, Unit, wgmma
+from mirage_nb.tile.roles.program import Layout, Program
+from mirage_nb.tile.roles.run import run
+from mirage_nb.tile.roles.validate import LAYOUTS, validate
+from mirage_nb.tile.rules import teams
 from tests.codegen.mugraphs import linear, scaled_linear
 from tests.codegen.test_attention_beside import NAMED as BESIDE
 from tests.codegen.test_attention_programs import NAMED as CHAINED
@@ -173,7 +173,7 @@ def valid_and_right(graph: KernelGraph) -> Program:
     return block.program
 
 
-@pytest.mark.parametrize("columns", [n for n in WGMMA_COLUMNS if n >= rules.LEAST_COLUMNS])
+@pytest.mark.parametrize("columns", [n for n in WGMMA_COLUMNS if n >= teams.LEAST_COLUMNS])
 def test_every_product_of_warpgroups_is_planned_and_right(columns: int) -> None:
     for dtype in HALVES:
         program = valid_and_right(linear(64, 64, columns, 64, columns, dtype=dtype, turned=(False, True)))
@@ -209,14 +209,14 @@ def test_sums_of_few_digits_are_sums_of_chunks() -> None:
     assert len(added) == 2 and validate(program_of(text.replace("\n".join(added) + "\n", "")), H200)
 
 
-TEAMS_OF = {DType.F16: rules.TEAMS, DType.E4M3: rules.TEAMS, DType.F32: rules.FLOAT_TEAMS}
+TEAMS_OF = {DType.F16: teams.TEAMS, DType.E4M3: teams.TEAMS, DType.F32: teams.FLOAT_TEAMS}
 TEAMS = [(dtype, rows) for dtype, teams in TEAMS_OF.items() for rows in teams]
 
 
 @pytest.mark.parametrize(("dtype", "rows"), TEAMS)
 def test_every_team_is_planned_and_right(dtype: DType, rows: int) -> None:
     """The roles of a tile of so many rows claim no more registers than there are, and share it."""
-    step = rules.step(dtype.size)
+    step = teams.step(dtype.size)
     whole = scaled_linear(rows, step, 64, rows, 64) if dtype in FLOAT8 else None
     program = valid_and_right(whole or linear(rows, step, 64, rows, 64, dtype=dtype, step=step))
     team = TEAMS_OF[dtype][rows]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.lang import parse
-from mirage_nb.tile.precision import few_summed
+from mirage_nb.tile.instructions.precision import few_summed
 from mirage_nb.verify.reals.conditioning import ROUNDING, analyse
 from mirage_nb.verify.reals.float_gate import as_written, compare, reference
 from mirage_nb.verify.reals.hard_inputs import finite_names, hard_inputs

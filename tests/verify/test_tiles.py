@@ -9,7 +9,7 @@ import pytest
 from mirage_nb.ir import ConstAttrs, DType, Op
 from mirage_nb.optimize import plan
 from mirage_nb.tile.planned import Planned
-from mirage_nb.tile.validate import validate
+from mirage_nb.tile.roles.validate import validate
 from mirage_nb.verify.tiles import compare
 from tests.codegen.mugraphs import linear
 from tests.codegen.test_specialised import FEW, H200

@@ -13,9 +13,9 @@ from mirage_nb.lang import parse
 from mirage_nb.optimize.plan import Staged
 from mirage_nb.targets import TARGETS, find_target
 from mirage_nb.tile.lines import line_of, lines_of
-from mirage_nb.tile.placement import StepKind
-from mirage_nb.tile.program import flat
-from mirage_nb.tile.staged import Loop, Signal, StagedProgram, Task
+from mirage_nb.tile.roles.program import flat
+from mirage_nb.tile.rules.placement import StepKind
+from mirage_nb.tile.staged.program import Loop, Signal, StagedProgram, Task
 from mirage_nb.viz import page
 from mirage_nb.viz.explorer import emission, explorer_html, explorer_page
 from mirage_nb.viz.schedule import memory_svg, schedule_html

@@ -12,9 +12,9 @@ from mirage_nb.bench.mosaic_shapes import SHAPES, product_graph, ways
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.optimize import plan
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.instructions import Unit
-from mirage_nb.tile.tessellation import Kind, Tessellation, tessellate
-from mirage_nb.tile.thread_graph import shallow, with_products
+from mirage_nb.tile.instructions.table import Unit
+from mirage_nb.tile.instructions.tessellation import Kind, Tessellation, tessellate
+from mirage_nb.tile.rules.thread_graph import shallow, with_products
 from mirage_nb.viz.explorer import emission
 from mirage_nb.viz.schedule import roles_html, schedule_html
 from mirage_nb.viz.tessellation import Panel, block_drawing, program_drawing, tessellation_drawing

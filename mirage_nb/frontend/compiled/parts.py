@@ -15,7 +15,7 @@ from mirage_nb.frontend.compiled.regions import Region, region_of
 from mirage_nb.frontend.compiled.shapes import as_priced
 from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.search.axes import prepare
-from mirage_nb.search.pieces import VIEWS, Piece, is_heavy, pieces
+from mirage_nb.search.pieces.piece import VIEWS, Piece, is_heavy, pieces
 from mirage_nb.search.sizes.coarse import coarse_us
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target

@@ -34,9 +34,9 @@ from mirage_nb.ir.graph import reached
 from mirage_nb.ir.ops import OPS, Trait
 from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.lang.builder import Builder, Value
-from mirage_nb.search.layers import layers_joined
-from mirage_nb.search.partition import FREE, partition
-from mirage_nb.search.pieces import Piece
+from mirage_nb.search.pieces.layers import layers_joined
+from mirage_nb.search.pieces.partition import FREE, partition
+from mirage_nb.search.pieces.piece import Piece
 from mirage_nb.targets import Target
 
 H = TypeVar("H")

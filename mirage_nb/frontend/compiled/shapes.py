@@ -13,7 +13,7 @@ from dataclasses import replace
 from mirage_nb.ir import Input, KernelGraph, Op, OpKind, TransposeAttrs
 from mirage_nb.ir.ops import OPS, Shape, Trait
 from mirage_nb.ir.rewrite import Rewrite
-from mirage_nb.search.coalesced import coalesced
+from mirage_nb.search.wordings.coalesced import coalesced
 
 
 def keeps_order(op: Op, shape: Shape) -> bool:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mirage_nb.ir import KernelGraph, OpKind
-from mirage_nb.search.said import Said
 from mirage_nb.search.session.piecewise import Made, piecewise
 from mirage_nb.search.session.progress import Candidate
+from mirage_nb.search.wordings.said import Said
 from mirage_nb.targets import Target
 from mirage_nb.tile.planned import Planned
 from mirage_nb.verify.proof import with_proof

@@ -23,7 +23,7 @@ from mirage_nb.runtime.gpu import Gpu
 from mirage_nb.search.composition import UNSEARCHED
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.targets import EXACT, PRECISIONS
-from mirage_nb.tile.precision import has_few_digits
+from mirage_nb.tile.instructions.precision import has_few_digits
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes

@@ -20,7 +20,7 @@ from mirage_nb.runtime.contest.trial import RAN, draw_ahead, hard_drawn, try_on_
 from mirage_nb.runtime.contest.winner import ALONE, Origin, PoorResult, Winner
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.runtime.picked import operators_alone
-from mirage_nb.search.pieces import HEAVY
+from mirage_nb.search.pieces.piece import HEAVY
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
 

@@ -16,18 +16,18 @@ from itertools import islice
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import Configuration, Effort, configurations, prepare
-from mirage_nb.search.assemble import beside, cheapest, joined, on_given
-from mirage_nb.search.coalesced import coalesced
 from mirage_nb.search.limits import Limits
-from mirage_nb.search.partition import IsOver, never, partition
-from mirage_nb.search.pieces import Piece
-from mirage_nb.search.said import Said
+from mirage_nb.search.pieces.assemble import beside, cheapest, joined, on_given
+from mirage_nb.search.pieces.partition import IsOver, never, partition
+from mirage_nb.search.pieces.piece import Piece
 from mirage_nb.search.session.findings import Bounds
 from mirage_nb.search.session.progress import Candidate, by_estimate
 from mirage_nb.search.session.unsearched import operators_of, unsearched, verified
 from mirage_nb.search.sizes.coarse import coarse_us
 from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.search.sizes.drafts import Instance
+from mirage_nb.search.wordings.coalesced import coalesced
+from mirage_nb.search.wordings.said import Said
 from mirage_nb.targets import Target
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from mirage_nb.ir import AccumAttrs, BlockGraph, KernelGraph, ThreadGraph
 from mirage_nb.search.composition import COMPOSITIONS, OWN_OPERATORS, Composition, library_and_fused, own_operators
 from mirage_nb.search.limits import NO_LIMITS, Limits
-from mirage_nb.search.partition import FREE, IsOver, never
+from mirage_nb.search.pieces.partition import FREE, IsOver, never
 from mirage_nb.search.session.progress import Candidate
 from mirage_nb.targets import Target
 from mirage_nb.verify.proof import decided

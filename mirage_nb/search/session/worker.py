@@ -16,7 +16,7 @@ from functools import partial
 
 from mirage_nb.ir import KernelGraph
 from mirage_nb.search import Configuration, Prepared, Structure, prepare, run_configuration, tiny
-from mirage_nb.search.assemble import drafts, hanging_over
+from mirage_nb.search.pieces.assemble import drafts, hanging_over
 from mirage_nb.search.saturation.events import Counts
 from mirage_nb.search.session.channel import Channel, Moment
 from mirage_nb.search.session.findings import Bounds, Explored, Findings

@@ -1,8 +1,8 @@
 """What emission makes of a block: which operators cost a pass over a tile, and which stay in registers.
 
 In: a block graph without thread graphs, and what its extents are called. Out: its `Outline`, a `Part` per value, by the
-rules of `tile.placement`, so that the cost model can look at thousands of `Sizes` without planning one of them (paper
-section 6). The blocks are those of kernel structures (`representative`) and of muGraphs (`written`).
+rules of `tile.rules.placement`, so that the cost model can look at thousands of `Sizes` without planning one of them
+(paper section 6). The blocks are those of kernel structures (`representative`) and of muGraphs (`written`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from mirage_nb.ir import AccumKind, Attrs, BlockGraph, InIterAttrs, OpKind
 from mirage_nb.ir.legality import Operators
 from mirage_nb.ir.windows import WHOLE, Share
 from mirage_nb.search.saturation.values import GRID, LOOP, TILE
-from mirage_nb.tile.attention import AttentionBlock
-from mirage_nb.tile.bodies import Body, find_body
-from mirage_nb.tile.mask import Needed, masks_of, span_needed
-from mirage_nb.tile.order import find_chains, groups
-from mirage_nb.tile.placement import Place, Placement, StepKind, place
-from mirage_nb.tile.products import ProductBlock
-from mirage_nb.tile.scales import scaled_tiles
-from mirage_nb.tile.sketch import MATMULS, VIEWS, Node, Sketch, sketch_of
-from mirage_nb.tile.squares import across
+from mirage_nb.tile.rules.attention import AttentionBlock
+from mirage_nb.tile.rules.bodies import Body, find_body
+from mirage_nb.tile.rules.mask import Needed, masks_of, span_needed
+from mirage_nb.tile.rules.order import find_chains, groups
+from mirage_nb.tile.rules.placement import Place, Placement, StepKind, place
+from mirage_nb.tile.rules.products import ProductBlock
+from mirage_nb.tile.rules.scales import scaled_tiles
+from mirage_nb.tile.rules.sketch import MATMULS, VIEWS, Node, Sketch, sketch_of
+from mirage_nb.tile.rules.squares import across
 
 Numbers = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]

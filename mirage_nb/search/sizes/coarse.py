@@ -4,7 +4,7 @@ In: a program over axes, a target. Out: microseconds. It knows no muGraph, only 
 do: read what it reads once, and again for every block that shares it; do its work, and again wherever blocks are laid
 out along axes that a value has not; keep the tile of its results on the chip. Blocks lie along axes that all outputs
 have and nothing folds; a second kernel may sum up what blocks along one more axis leave. It says which parts of a
-program pay as one piece (`search.partition`) and ranks nothing else.
+program pay as one piece (`search.pieces.partition`) and ranks nothing else.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import numpy.typing as npt
 from mirage_nb.ir import HALVES, KernelGraph, OpKind
 from mirage_nb.search.axes import Prepared
 from mirage_nb.search.limits import MAX_GRID_DIMS
-from mirage_nb.search.pieces import HEAVY
+from mirage_nb.search.pieces.piece import HEAVY
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.instantiate import some_fit
 from mirage_nb.search.structure import as_they_stand, looped
 from mirage_nb.targets import Target
-from mirage_nb.tile.register_resident import held_elements
-from mirage_nb.tile.sharing import SUM_BYTES
+from mirage_nb.tile.rules.register_resident import held_elements
+from mirage_nb.tile.rules.sharing import SUM_BYTES
 
 TILES = (1, 16, 64, 128)
 """What a grid axis is cut into, about; or it stays whole."""

@@ -60,7 +60,7 @@ from mirage_nb.search.sizes.layouts import (
     permutation,
 )
 from mirage_nb.search.structure import KernelStructure, Source, Step, Structure
-from mirage_nb.tile.rules import few
+from mirage_nb.tile.rules.teams import few
 
 Axes = frozenset[int]
 _FIRST = frozenset(

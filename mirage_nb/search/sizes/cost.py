@@ -39,7 +39,7 @@ from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.traffic import Copies, Traffic, copies, traffic
 from mirage_nb.search.sizes.work import Work, held_in_registers, held_work, work
 from mirage_nb.targets import Target
-from mirage_nb.tile.rules import CAPABILITY, RESERVED_BYTES
+from mirage_nb.tile.rules.teams import CAPABILITY, RESERVED_BYTES
 
 Chosen = npt.NDArray[np.intp]
 

@@ -14,7 +14,7 @@ from mirage_nb.search.derive import InThreads
 from mirage_nb.search.sizes.cost import Cost
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import Target
-from mirage_nb.tile.rules import RESERVED_BYTES
+from mirage_nb.tile.rules.teams import RESERVED_BYTES
 
 
 @dataclass(frozen=True, slots=True)

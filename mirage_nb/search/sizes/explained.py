@@ -22,7 +22,7 @@ from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import Work, held_in_registers, work
 from mirage_nb.search.sizes.written import written_kernels
 from mirage_nb.targets import Target
-from mirage_nb.tile.program import GROUP
+from mirage_nb.tile.roles.program import GROUP
 
 FREE_BARRIERS = {"barrier_us": 0.0, "loop_barrier_us": 0.0}
 FREE_PRODUCTS = {"product_us": 0.0, "scalar_us": 0.0, "tensor_share": np.inf}

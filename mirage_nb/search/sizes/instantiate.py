@@ -34,9 +34,9 @@ from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import held_in_registers
 from mirage_nb.search.structure import KernelStructure, Structure
 from mirage_nb.targets import Target
-from mirage_nb.tile.rules import RESERVED_BYTES, TEAMS, few
-from mirage_nb.tile.shared import LINE_BYTES
-from mirage_nb.tile.sketch import MATMULS
+from mirage_nb.tile.rules.shared import LINE_BYTES
+from mirage_nb.tile.rules.sketch import MATMULS
+from mirage_nb.tile.rules.teams import RESERVED_BYTES, TEAMS, few
 
 MAX_GRID_X = 2**31 - 1
 SHARED = 16

@@ -1,9 +1,9 @@
 """Shared memory of a block, as emission lays it out: what lies there, how long, in how many copies.
 
 In: the tiles of a kernel at many sizes. Out: `Memory`, bytes beside the ring and of the ring at every depth. The steps
-of a block and where values live (`tile.placement`), their order and how long tensors live (`tile.order`), the bytes of
-a tensor (`tile.shared`) and over how many warps a product is split (`tile.sharing`) are the rules that the planner
-asks, too. Invariant: what fits by these numbers can be emitted.
+of a block and where values live (`tile.rules.placement`), their order and how long tensors live (`tile.rules.order`),
+the bytes of a tensor (`tile.rules.shared`) and over how many warps a product is split (`tile.rules.sharing`) are the
+rules that the planner asks, too. Invariant: what fits by these numbers can be emitted.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from mirage_nb.ir import AccumKind
 from mirage_nb.search.sizes.anatomy import KNOWN, WARPS, Numbers, Outline, Truths
 from mirage_nb.search.sizes.tiles import Tiles, sides
-from mirage_nb.tile.order import Phase, lifetime, scheduled
-from mirage_nb.tile.placement import Placement, Step, StepKind, Touched, place, touched
-from mirage_nb.tile.shared import LINE_BYTES, PATTERN_BYTES, Laid, Shape, Use, lay
-from mirage_nb.tile.sharing import depth_split, is_swapped
+from mirage_nb.tile.rules.order import Phase, lifetime, scheduled
+from mirage_nb.tile.rules.placement import Placement, Step, StepKind, Touched, place, touched
+from mirage_nb.tile.rules.shared import LINE_BYTES, PATTERN_BYTES, Laid, Shape, Use, lay
+from mirage_nb.tile.rules.sharing import depth_split, is_swapped
 
 DEPTHS = (2, 3, 4)
 """Stages of a ring; fewer where the loop has fewer iterations."""

@@ -17,8 +17,8 @@ from mirage_nb.search.sizes.anatomy import WARPS, Numbers, Part, Truths
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import HELD_REGISTERS
 from mirage_nb.targets import Target
-from mirage_nb.tile.program import GROUP
-from mirage_nb.tile.rules import CAPABILITY, REGISTER_UNIT, RESERVED_BYTES, VARIANTS
+from mirage_nb.tile.roles.program import GROUP
+from mirage_nb.tile.rules.teams import CAPABILITY, REGISTER_UNIT, RESERVED_BYTES, VARIANTS
 
 REGISTERS = 48
 """Of a thread, beside its accumulators."""

@@ -1,7 +1,7 @@
 """What folds take whose threads have patches of results: distances, and other sums of what is computed of two tensors.
 
 In: the tiles of a kernel at many sizes. Out: where the threads of a block fold patches, by the rule that the planner
-asks, too (`tile.sharing.patch`), and the operations of a lane for each element that is folded. Invariant: what an
+asks, too (`tile.rules.sharing.patch`), and the operations of a lane for each element that is folded. Invariant: what an
 element is computed of is read once for many, so that only what is computed of it counts.
 """
 
@@ -20,8 +20,8 @@ from mirage_nb.ir.graph import reached
 from mirage_nb.search.sizes.anatomy import WARPS, Cell, Numbers, Outline, Truths
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.tiles import Tiles
-from mirage_nb.tile.program import LANES
-from mirage_nb.tile.sharing import PATCH_WIDTH, patch
+from mirage_nb.tile.roles.program import LANES
+from mirage_nb.tile.rules.sharing import PATCH_WIDTH, patch
 
 DEAR = frozenset({"exp", "expm1", "log", "log1p", "sqrt", "tanh", "sigmoid", "erf", "sin", "cos", "atan", "div", "pow"})
 """What is no instruction by itself."""

@@ -22,9 +22,9 @@ from mirage_nb.search.sizes.anatomy import KNOWN, Along, Beside, Chain, Extent, 
 from mirage_nb.search.sizes.concrete import BlockWriter, KernelSizes
 from mirage_nb.search.sizes.layouts import stored
 from mirage_nb.search.structure import KernelStructure, Source, Step
-from mirage_nb.tile.attention import KEYS, AttentionBlock, find_attention, weights_are_f32
-from mirage_nb.tile.products import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, find_product
-from mirage_nb.tile.widen import is_multiplied, over
+from mirage_nb.tile.rules.attention import KEYS, AttentionBlock, find_attention, weights_are_f32
+from mirage_nb.tile.rules.products import COLUMNS, ROWS, SUMMED, Operand, ProductBlock, find_product
+from mirage_nb.tile.rules.widen import is_multiplied, over
 
 PARTS = 2
 """Blocks along a split axis, and iterations."""
@@ -150,7 +150,7 @@ class _Writer(BlockWriter):
 
     def travelling(self) -> BlockGraph:
         """The block over operands of the types that they have in device memory: what earlier kernels left, and no
-        product takes as it is, is f32 (`tile.widen`)."""
+        product takes as it is, is f32 (`tile.rules.widen`)."""
         args, steps = list(self.block.args), zip(self.value, self.kernel.steps, strict=True)
         inputs = ((value, step.source.kernel) for value, step in steps if step.source is not None)
         for arg, (value, kernel) in enumerate(inputs):

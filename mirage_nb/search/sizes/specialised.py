@@ -1,15 +1,15 @@
 """Kernels whose warps have roles: products of many rows, and chained products, as persistent blocks.
 
 In: the tiles of a kernel at many sizes. Out: a `Specialised`: where it can be emitted so, and what it takes. What makes
-a block one of products is said over axes here and over dimensions in `tile.products` and `tile.attention`; how it is
-cut then are the rules of `tile.rules`, for both. One block runs on each multiprocessor and takes points of the grid in
-turns. A turn is its steps of 64 summed elements and what is computed behind them; a step takes the products at the rate
-that the card keeps up when so many multiprocessors multiply, or its copies, if these take longer. Products of f32 and
-f64 take what `tile.rates` says of the kind of instruction that their precision stands for; plain cores with a few rows
-of a tile work beside it. Operands that are stored in bytes are widened by the groups of warps that multiply by them. An
-iteration of chained products takes its two products at the rate that the card keeps up, or its exponentials, if these
-take longer: the one runs while the other is computed. A point takes the iterations that its mask needs, and what is
-behind and in front of them.
+a block one of products is said over axes here and over dimensions in `tile.rules.products` and `tile.rules.attention`;
+how it is cut then are the rules of `tile.rules.teams`, for both. One block runs on each multiprocessor and takes points
+of the grid in turns. A turn is its steps of 64 summed elements and what is computed behind them; a step takes the
+products at the rate that the card keeps up when so many multiprocessors multiply, or its copies, if these take longer.
+Products of f32 and f64 take what `tile.instructions.rates` says of the kind of instruction that their precision stands
+for; plain cores with a few rows of a tile work beside it. Operands that are stored in bytes are widened by the groups
+of warps that multiply by them. An iteration of chained products takes its two products at the rate that the card keeps
+up, or its exponentials, if these take longer: the one runs while the other is computed. A point takes the iterations
+that its mask needs, and what is behind and in front of them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from mirage_nb.search.sizes.anatomy import Chain, Numbers, Truths, largest
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
-from mirage_nb.tile import rates, rules
-from mirage_nb.tile.attention import KEYS
-from mirage_nb.tile.products import COLUMNS, RANK, ROWS, SUMMED, Operand, ProductBlock, boxed, distinct
-from mirage_nb.tile.schemes import apart, one_kind
-from mirage_nb.tile.shared import CHUNK_BYTES, PATTERN_ROWS
+from mirage_nb.tile.instructions import rates
+from mirage_nb.tile.instructions.schemes import apart, one_kind
+from mirage_nb.tile.rules import teams
+from mirage_nb.tile.rules.attention import KEYS
+from mirage_nb.tile.rules.products import COLUMNS, RANK, ROWS, SUMMED, Operand, ProductBlock, boxed, distinct
+from mirage_nb.tile.rules.shared import CHUNK_BYTES, PATTERN_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class _Turn:
     def parts(self) -> Numbers:
         """Warpgroups that multiply."""
         if self.widened:
-            return self.columns / min(rules.WIDENED_COLUMNS)
-        found: Numbers = rules.parts(self.rows, self.dtype.size)
+            return self.columns / min(teams.WIDENED_COLUMNS)
+        found: Numbers = teams.parts(self.rows, self.dtype.size)
         return found
 
 
@@ -91,7 +92,7 @@ class Specialised:
 def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
     """A kernel emitted so, None where it can be at no sizes. device: bytes that cross device memory."""
     made = tiles.outline.products
-    if made is None or target.capability != rules.CAPABILITY or (major := made.major) is None:
+    if made is None or target.capability != teams.CAPABILITY or (major := made.major) is None:
         return None
     dtype, able, nothing = made.dtype, np.ones(tiles.shape, bool), np.zeros(tiles.shape)
     step, streamed = made.step, dict[object, Numbers]()
@@ -111,22 +112,22 @@ def specialised(tiles: Tiles, target: Target, constants: Constants, device: Numb
     low = made.low_columns(max(ranks, default=0))
     for factors in made.low.values():
         moved = tiles.outline.read_by(factors.right.attrs)
-        lines = np.full(tiles.shape, float(rules.STEP if factors.right.axes[-1] == RANK else low))
+        lines = np.full(tiles.shape, float(teams.STEP if factors.right.axes[-1] == RANK else low))
         streamed[moved.tensor, moved.extents] = _panels(lines, step * dtype.size)
-    able = able & rules.low_fits(rows, columns, len(made.sums), len(made.low) * low)
-    main = rows - rules.few(rows)
+    able = able & teams.low_fits(rows, columns, len(made.sums), len(made.low) * low)
+    main = rows - teams.few(rows)
     doubled = apart(target.precision, dtype)
     if made.widened:
-        able = able & rules.widened_fits(rows, columns, depth, len(made.sums)) & (not made.folded)
+        able = able & teams.widened_fits(rows, columns, depth, len(made.sums)) & (not made.folded)
     else:
-        able = able & rules.fits(rows, columns, depth, len(made.sums), dtype.size, doubled, made.folded)
+        able = able & teams.fits(rows, columns, depth, len(made.sums), dtype.size, doubled, made.folded)
     stage = sum(streamed.values(), nothing)
     cycles, rests = nothing, nothing
     if dtype not in HALVES | FLOAT8:
         cycles, rests = one_kind(main, columns, major[0], target.precision, dtype)
     rest = rests * step * dtype.size + once
-    stages = rules.stages(stage, target.shared_per_block - rest)
-    able &= stages >= rules.SHALLOWEST
+    stages = teams.stages(stage, target.shared_per_block - rest)
+    able &= stages >= teams.SHALLOWEST
     if not able.any():
         return None
     more = sum(-(-rank // step) for rank in ranks)
@@ -163,7 +164,7 @@ def _held(tiles: Tiles, made: ProductBlock) -> tuple[set[int], Numbers | float]:
             ranks.add(rank)
             nbytes = _panels(_along(tiles, operand, axis), made.step * made.dtype.size)
             low = made.low_columns(rank) if operand.axes[0] == RANK else 0
-            panels[moved.tensor, moved.extents] = nbytes * (low or rules.STEP) / rules.STEP
+            panels[moved.tensor, moved.extents] = nbytes * (low or teams.STEP) / teams.STEP
     return ranks, sum(panels.values(), 0.0)
 
 
@@ -202,7 +203,7 @@ def _behind(tiles: Tiles, constants: Constants) -> Numbers:
 
 def _step_us(target: Target, constants: Constants, turn: _Turn, running: Numbers | float) -> Numbers:
     """Microseconds of a step's products where so many multiprocessors multiply: both units, side by side."""
-    few = 0 if turn.widened else rules.few(turn.rows)
+    few = 0 if turn.widened else teams.few(turn.rows)
     times = turn.products * turn.step
     cycles = times * rates.cycle_us(target)
     if turn.dtype not in HALVES | FLOAT8:
@@ -228,7 +229,7 @@ def _panels(lines: Numbers, line: int) -> Numbers:
 def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers) -> Specialised | None:
     """A kernel emitted so, None where it can be at no sizes. device: bytes that cross device memory."""
     chain = tiles.outline.chain
-    if chain is None or target.capability != rules.CAPABILITY:
+    if chain is None or target.capability != teams.CAPABILITY:
         return None
     found = chain.found
     if len(found.results) != 1 or len(found.tops) > 1 or not found.is_held:
@@ -248,10 +249,10 @@ def chained(tiles: Tiles, target: Target, constants: Constants, device: Numbers)
     if chain.shared:
         able &= ~tiles.cut(tiles.outline.read_by(found.values.attrs))[3][found.values.axes.index(KEYS)]
     along, registers, nbytes = _beside(tiles, chain, rows, keys)
-    able &= along & rules.chained_fits(rows, keys, depth, columns, target.shared_per_block, registers)
+    able &= along & teams.chained_fits(rows, keys, depth, columns, target.shared_per_block, registers)
     if not able.any():
         return None
-    stages = rules.chained_stages(rows, keys, depth, columns, target.shared_per_block)
+    stages = teams.chained_stages(rows, keys, depth, columns, target.shared_per_block)
     lengths = {ROWS: rows, KEYS: keys}
     for axis, name in chain.numbered.values():
         able &= tiles.extent(name) == lengths[axis]
@@ -275,7 +276,7 @@ def _beside(tiles: Tiles, chain: Chain, rows: Numbers, keys: Numbers) -> tuple[T
                 lines |= extent > 1
             else:
                 able &= extent == 1
-        registers += np.where(keyed, rules.registers_beside(keys, width, lines), 0.0)
+        registers += np.where(keyed, teams.registers_beside(keys, width, lines), 0.0)
         nbytes += np.where(keyed, keys * np.where(lines, rows, 1.0) * width, 0.0)
     return able, registers, nbytes
 
@@ -322,7 +323,7 @@ def with_roles(tiles: Tiles, target: Target, constants: Constants, device: Numbe
 def _matrix(tiles: Tiles, operand: Operand, summed: str, own: tuple[int, ...]) -> tuple[Truths, Numbers]:
     """Where an operand comes in boxes, with one long dimension among its own ones beside the summed one; its extent."""
     extents, tensor, width, hanging = tiles.cut(tiles.outline.read_by(operand.attrs))
-    fits, length, longest = np.mod(extents[-1], rules.STEP) == 0, np.ones(tiles.shape), np.ones(tiles.shape)
+    fits, length, longest = np.mod(extents[-1], teams.STEP) == 0, np.ones(tiles.shape), np.ones(tiles.shape)
     fits &= tensor[-1] * width % CHUNK_BYTES == 0
     taken = np.ones(tiles.shape, bool)  # by no dimension in front: boxes hang over the end of their rows
     for dim, extent in enumerate(extents):
@@ -356,6 +357,6 @@ def _chained_timed(
     steps, values = turns * iterations, turns * constants.chained_point_us
     memory = 2 * (rows * depth + stages * keys * (depth + columns))
     return Specialised(
-        able, rules.parts(rows), us, turns, steps * np.maximum(products, exponentials), steps * copied, values, moved,
+        able, teams.parts(rows), us, turns, steps * np.maximum(products, exponentials), steps * copied, values, moved,
         memory, stages, np.zeros(tiles.shape, bool),
     )  # fmt: skip

@@ -35,12 +35,12 @@ from mirage_nb.search.sizes.anatomy import (
 from mirage_nb.search.sizes.representative import outline
 from mirage_nb.search.structure import KernelStructure
 from mirage_nb.targets import SECTOR_BYTES
-from mirage_nb.tile.bodies import split
-from mirage_nb.tile.boxes import Boxes, boxes
-from mirage_nb.tile.register_resident import VECTOR_BYTES
-from mirage_nb.tile.shared import CHUNK_BYTES, LINE_BYTES, worth_having_early
-from mirage_nb.tile.sharing import ROW_TILE, SUM_BYTES
-from mirage_nb.tile.squares import square
+from mirage_nb.tile.rules.bodies import split
+from mirage_nb.tile.rules.boxes import Boxes, boxes
+from mirage_nb.tile.rules.register_resident import VECTOR_BYTES
+from mirage_nb.tile.rules.shared import CHUNK_BYTES, LINE_BYTES, worth_having_early
+from mirage_nb.tile.rules.sharing import ROW_TILE, SUM_BYTES
+from mirage_nb.tile.rules.squares import square
 
 COPIED_BYTES = 4
 """The least that a thread copies past its registers, from and to multiples of so many bytes."""

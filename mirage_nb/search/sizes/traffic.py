@@ -16,7 +16,7 @@ from mirage_nb.search.sizes.anatomy import Moved, Numbers, Part, Truths
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.tiles import Tiles, touched
 from mirage_nb.targets import SECTOR_BYTES, Target
-from mirage_nb.tile.shared import LINE_BYTES
+from mirage_nb.tile.rules.shared import LINE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

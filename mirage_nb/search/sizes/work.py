@@ -1,9 +1,9 @@
 """What the threads of a block have to do: products, passes over tiles, reductions, barriers.
 
 In: the tiles of a kernel at many sizes. Out: `Work`, the microseconds of one iteration, of what comes before the loop
-and of what comes after it; where a block holds its tiles in registers by the rules of `tile.register_resident`, and
-what it does then. What hangs over the end of an axis is computed like everything else, and what zeros there would spoil
-is masked.
+and of what comes after it; where a block holds its tiles in registers by the rules of `tile.rules.register_resident`,
+and what it does then. What hangs over the end of an axis is computed like everything else, and what zeros there would
+spoil is masked.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mirage_nb.search.sizes.layouts import past_one
 from mirage_nb.search.sizes.patches import Patched, of_product, patched
 from mirage_nb.search.sizes.tiles import Tiles, sides
 from mirage_nb.targets import Target
-from mirage_nb.tile.program import LANES
-from mirage_nb.tile.register_resident import hold, joins
-from mirage_nb.tile.rules import CAPABILITY
-from mirage_nb.tile.shared import BANKS
-from mirage_nb.tile.sharing import COLUMN_TILE, DEPTH_TILE, PARTIAL_BYTES, ROW_TILE, SUM_BYTES
-from mirage_nb.tile.sketch import FOLDS, Node, Sketch
+from mirage_nb.tile.roles.program import LANES
+from mirage_nb.tile.rules.register_resident import hold, joins
+from mirage_nb.tile.rules.shared import BANKS
+from mirage_nb.tile.rules.sharing import COLUMN_TILE, DEPTH_TILE, PARTIAL_BYTES, ROW_TILE, SUM_BYTES
+from mirage_nb.tile.rules.sketch import FOLDS, Node, Sketch
+from mirage_nb.tile.rules.teams import CAPABILITY
 
 HELD_REGISTERS = 24
 """Of a thread that holds tiles, beside what it loads."""

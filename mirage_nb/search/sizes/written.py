@@ -34,7 +34,7 @@ from mirage_nb.search.sizes.library import library_steps
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, Variant
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
-from mirage_nb.tile.attention import (
+from mirage_nb.tile.rules.attention import (
     KEYS,
     SHARE,
     AttentionBlock,
@@ -43,11 +43,11 @@ from mirage_nb.tile.attention import (
     find_attention,
     weights_are_f32,
 )
-from mirage_nb.tile.boxes import in_boxes
-from mirage_nb.tile.mask import places_of
-from mirage_nb.tile.products import COLUMNS, ROWS, find_product
-from mirage_nb.tile.thread_graph import flat
-from mirage_nb.tile.widen import widen
+from mirage_nb.tile.rules.boxes import in_boxes
+from mirage_nb.tile.rules.mask import places_of
+from mirage_nb.tile.rules.products import COLUMNS, ROWS, find_product
+from mirage_nb.tile.rules.thread_graph import flat
+from mirage_nb.tile.rules.widen import widen
 
 KNOWN = 4096
 """Kernels whose cost is remembered."""

@@ -38,7 +38,7 @@ from mirage_nb.ir import (
 )
 from mirage_nb.ir.dtypes import FORMATS
 from mirage_nb.ir.jumps import JUMPS, jumps
-from mirage_nb.tile.precision import FEW_CHUNK, FEW_DEPTH, FEW_DIGITS, has_few_digits
+from mirage_nb.tile.instructions.precision import FEW_CHUNK, FEW_DEPTH, FEW_DIGITS, has_few_digits
 from mirage_nb.verify.reals.rounding import LARGEST, SMALLEST, rounded
 
 Array = NDArray[Any]

@@ -3,7 +3,7 @@
 // 32 of k start 32 bytes on. Products are exact; d keeps 13 bits behind the point, the others are dropped. From sm_90a on.
 //
 // All 128 threads of warps 4g .. 4g + 3 call each function. Order: wgmma_fence(d), products, wgmma_commit(),
-// wgmma_wait<pending>(d). N: any of tile/instructions.py, F8_COLUMNS.
+// wgmma_wait<pending>(d). N: any of tile/instructions/table.py, F8_COLUMNS.
 #pragma once
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -1,0 +1,1 @@
+"""How programs whose warps have roles are printed, statement by statement, through the device library."""

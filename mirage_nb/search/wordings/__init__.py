@@ -1,0 +1,1 @@
+"""Other ways to say a program, before it is searched or composed: each a rewrite that keeps what is computed."""
