@@ -186,7 +186,7 @@ def test_a_broken_nvrtc_is_a_missing_part(settings: Settings, monkeypatch: pytes
 
 def test_what_is_estimated_fastest_is_emitted_first() -> None:
     """64 rows of attention are multiplied by one group of four warps, 32 by single ones; products follow their plan."""
-    wide, narrow = (attention(16, 256, 4096, row_blocks=blocks, loop=32) for blocks in (4, 8))
+    wide, narrow = (attention(16, 256, 4096, row_blocks=blocks, loop=16) for blocks in (4, 8))
     chosen = [likely_options(graph, TARGETS["h200"]) for graph in (wide, narrow, linear(256, 256, 256, 64, 64))]
     assert [(o.warps, o.wide, o.specialised) for o in chosen] == [(4, True, True), (8, False, True), (8, False, True)]
     assert not likely_options(wide, TARGETS["a100"]).wide
