@@ -42,6 +42,7 @@ from mirage_nb.tile.roles.validate import validate
 from tests.codegen.running import TOLERANCE
 from tests.codegen.test_attention_beside import FEW, H200, MASK, PER_KEY, beside
 from tests.mugraphs import Block, tensor
+from tests.shares import some
 
 Array = np.ndarray[Any, Any]
 Data = tuple[Array, ...]
@@ -215,7 +216,7 @@ def close(graph: KernelGraph, inputs: list[Array], outputs: list[Array]) -> bool
     return bool((np.isnan(found) == none).all() and error < TOLERANCE[type_.dtype])
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", some([*FORMS], share=2))
 def test_whatever_is_hidden(form: str) -> None:
     graph, emitted = made(form)
     assert any(isinstance(s, Mark) for s in program_of(graph).every)

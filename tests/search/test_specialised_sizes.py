@@ -28,7 +28,7 @@ from mirage_nb.targets import TARGETS, Target
 from mirage_nb.tile.roles.price import turns
 from mirage_nb.tile.roles.validate import validate
 from tests.search.explored import explored
-from tests.shares import shared_out
+from tests.shares import shared_out, some
 
 H200 = TARGETS["h200"]
 HEADS = "Q: bf16[8, 512, 64]\nK: bf16[8, 512, 64]\nV: bf16[8, 512, 64]\nB: bf16[512]\n"
@@ -191,7 +191,7 @@ def test_ranking_and_planner_agree(name: str, share: int) -> None:
     assert seen.keys() == ({True, False} if name in SPECIALISED | HANGING.keys() else {False})
 
 
-@pytest.mark.parametrize("name", FOLDED)
+@pytest.mark.parametrize("name", some([*FOLDED], share=2))
 def test_ranking_and_planner_agree_on_what_is_folded_in_tiles(name: str) -> None:
     """Of the first kernels of two, where columns are shared by blocks."""
     prepared, effort = searched(FOLDED[name]), EFFORTS["standard"]
