@@ -47,6 +47,11 @@ def _call(function: Callable[..., str]) -> Callable[[list[str], Attrs | None], s
     return lambda operands, attrs: function(*operands)
 
 
+def called(name: str) -> Callable[[list[str], Attrs | None], str]:
+    """A function of the device library, of all operands."""
+    return _call(_function(name))
+
+
 def _infix(symbol: str) -> Callable[[list[str], Attrs | None], str]:
     return lambda operands, attrs: f"{operands[0]} {symbol} {operands[1]}"
 
@@ -113,7 +118,7 @@ CUDA: dict[OpKind, Callable[[list[str], Attrs | None], str]] = {
     OpKind.ADD: _infix("+"),
     OpKind.SUB: _infix("-"),
     OpKind.MUL: _infix("*"),
-    **{kind: _call(_function(kind.value.lower())) for kind in (OpKind.SILU, OpKind.GELU, OpKind.RELU)},
+    **{kind: called(kind.value.lower()) for kind in (OpKind.SILU, OpKind.GELU, OpKind.RELU)},
     OpKind.CLAMP: lambda operands, attrs: _clamp(operands[0], attrs),
     OpKind.GREATER: _truth(_function("above")),
     OpKind.GREATER_EQUAL: _truth(_function("not_below")),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mirage_nb.codegen.operators import CUDA, SCALARS, left_out, number
+from mirage_nb.codegen.operators import CUDA, SCALARS, called, left_out, number
 from mirage_nb.codegen.roles.access import Part, loaded
 from mirage_nb.codegen.writer import Writer, c_index
 from mirage_nb.ir import ApplyAttrs, Attrs, OpKind, formula
@@ -25,13 +25,8 @@ KNOWN = frozenset({"add", "sub", "mul", "neg", "square", "abs", "sign", "floor",
 Said = Callable[[list[str], Attrs | None], str]
 
 
-def _compared(name: str) -> Said:
-    return lambda operands, attrs: f"{name}({', '.join(operands)})"
-
-
 BOUNDS: Mapping[OpKind, Said] = {
-    OpKind.GREATER: _compared("greater"), OpKind.GREATER_EQUAL: _compared("greater_equal"),
-    OpKind.EQUAL: _compared("equal"),
+    OpKind.GREATER: called("greater"), OpKind.GREATER_EQUAL: called("greater_equal"), OpKind.EQUAL: called("equal"),
     OpKind.WHERE: lambda operands, attrs: f"choice({', '.join(operands)}, {left_out(attrs)})",
     **{kind: CUDA[kind] for kind in (OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.SQR, OpKind.RELU, OpKind.CLAMP,
                                      OpKind.MAXIMUM, OpKind.CAST)},

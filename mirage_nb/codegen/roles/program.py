@@ -256,8 +256,7 @@ class ProgramText:
             match statement:
                 case Walk():
                     with self._walk(statement):
-                        role = next(r for r in self.program.roles if r.name == self.role)
-                        write_touches(self.out, self.program, role, statement, self._ends())
+                        write_touches(self.out, self.program, self._own(), statement, self._ends())
                         self._body(statement.body)
                 case Loop():
                     self._loop(statement)
@@ -271,8 +270,7 @@ class ProgramText:
                     if not self._overwritten(statement, statements[place + 1 :]):
                         registers.clear(statement)
                 case Combine():
-                    role = next(r for r in self.program.roles if r.name == self.role)
-                    SumText(self.out, self.program, self.name).combine(role, statement)
+                    SumText(self.out, self.program, self.name).combine(self._own(), statement)
                 case Product() if statement.instruction in GROUPS:
                     self._derived_product(statement)
                 case Product():
@@ -301,6 +299,10 @@ class ProgramText:
             return
         held = tuple(self.program.tile(name) for name in dict.fromkeys(s.result for s in derived))
         TexelValueText(self.out, self.program, values, held, ROWS[derived[0].instruction], self._ends()).emit()
+
+    def _own(self) -> Role:
+        """The role whose code it is."""
+        return next(role for role in self.program.roles if role.name == self.role)
 
     def _derived(self) -> list[Product]:
         """The products of this role whose operands are loaded into registers by instructions of their own."""
@@ -411,9 +413,8 @@ class ProgramText:
             case Copy():
                 self._copy(statement)
             case Mark():
-                role = next(r for r in self.program.roles if r.name == self.role)
                 ring = self.products.ring_of(statement.target)
-                MarkText(out, self.program, statement, role, self.first, self._ends()).emit(ring.name)
+                MarkText(out, self.program, statement, self._own(), self.first, self._ends()).emit(ring.name)
             case Await(name):
                 out.line(f"mbarrier_wait({name}_full + {name}_stage, {name}_phase);")
                 out.line(f"{name}_slot = {name}_stage;")

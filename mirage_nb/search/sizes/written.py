@@ -152,7 +152,7 @@ def _tiles(
         others = _others(attention, counted, literals, [type_.dtype for type_ in block.output_types])
         if others is not None:
             own = tuple((operand.axes.index(axis),) for operand, axis in operands)
-            chain = Chain(attention, own, *others, SHARE in (counters_of(attention) or ()))
+            chain = Chain(attention, own, *others)
     operators = [(op.kind, op.inputs, values) for op, values in plain.definitions()]
     outline = Outline(
         plain, (operators, tuple(t.dtype.size for t in plain.types)), literals, frozenset(made.heads),
@@ -166,9 +166,9 @@ def _tiles(
 
 def _others(
     made: AttentionBlock, counted: Collection[int], literals: Collection[int], stored: Collection[DType]
-) -> tuple[dict[Attrs | None, tuple[str, Extent]], tuple[Beside, ...]] | None:
-    """What the operands of a chain number that are no matrices, and those that are read; None where blocks share what a
-    planner does not let them share. stored: the types of the outputs."""
+) -> tuple[dict[Attrs | None, tuple[str, Extent]], tuple[Beside, ...], bool] | None:
+    """What the operands of a chain number that are no matrices, those that are read, and whether blocks share out the
+    keys of a row; None where they share what a planner does not let them share. stored: the types of the outputs."""
     counters, block = counters_of(made), made.block
     if counters is None:
         return None
@@ -191,7 +191,7 @@ def _others(
         beside.append(Beside(attrs, *parts))
     if weights_are_f32((block.args[one.attrs.arg].dtype for one in beside), stored):
         return None
-    return found, tuple(beside)
+    return found, tuple(beside), SHARE in counters
 
 
 def _in_boxes(window: Window | None, type_: TensorType) -> bool | None:

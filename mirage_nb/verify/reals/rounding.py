@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.ir import BYTES, COUNTS, DType
+from mirage_nb.ir import BYTES, COUNTS, FLOAT8, DType, dtypes
 from mirage_nb.ir.dtypes import FORMATS
 
 Array = NDArray[Any]
 
 LARGEST: dict[DType, float] = {DType.F16: 65504.0, DType.BF16: 3.38e38, DType.F32: 3.4e38, DType.F64: 1.79e308}
-LARGEST |= {dtype: float(numbers[-1]) for dtype, numbers in COUNTS.items()} | {DType.E4M3: 448.0, DType.E5M2: 57344.0}
+LARGEST |= {dtype: float(numbers[-1]) for dtype, numbers in COUNTS.items()}
+LARGEST |= {dtype: float(dtypes.LARGEST[dtype]) for dtype in FLOAT8}
 SMALLEST: dict[DType, float] = {DType.F16: 6.104e-5, DType.BF16: 1.176e-38, DType.F32: 1.176e-38, DType.F64: 2.3e-308}
 SMALLEST |= dict.fromkeys(COUNTS, 1.0) | {DType.E4M3: 2.0**-6, DType.E5M2: 2.0**-14}
 """The smallest normal numbers; what lies below is a denormal."""

@@ -1,6 +1,6 @@
 // Bounds of many values at once: what a mask may be over a tile, from the least and the largest of what it is made of.
-// Where a value may be no number, so that it is neither below nor above another one, both bounds are none, and whatever is
-// asked of these may be so: of numbers that are none, and of what is computed of infinities.
+// Where a value may be no number, so that it is neither below nor above another one, both bounds are none, and whatever
+// is asked of these may be so: of numbers that are none, and of what is computed of infinities.
 #pragma once
 
 namespace mirage {
@@ -59,8 +59,12 @@ MIRAGE_DEVICE Bounds relu(Bounds x) { return maximum(x, 0.0f); }
 MIRAGE_DEVICE Bounds floor_value(Bounds x) { return {floor_value(x.low), floor_value(x.high)}; }
 MIRAGE_DEVICE Bounds sign(Bounds x) { return {sign(x.low), sign(x.high)}; }
 MIRAGE_DEVICE Bounds step(Bounds x) { return detail::truth(not_below(x.low, 0.0f), !(x.high < 0.0f)); }
-MIRAGE_DEVICE Bounds greater(Bounds x, Bounds y) { return detail::truth(above(x.low, y.high), !not_below(y.low, x.high)); }
-MIRAGE_DEVICE Bounds greater_equal(Bounds x, Bounds y) { return detail::truth(not_below(x.low, y.high), !above(y.low, x.high)); }
+MIRAGE_DEVICE Bounds greater(Bounds x, Bounds y) {
+  return detail::truth(above(x.low, y.high), !not_below(y.low, x.high));
+}
+MIRAGE_DEVICE Bounds greater_equal(Bounds x, Bounds y) {
+  return detail::truth(not_below(x.low, y.high), !above(y.low, x.high));
+}
 MIRAGE_DEVICE Bounds equal(Bounds x, Bounds y) {
   const bool one = x.low == x.high && y.low == y.high && x.low == y.low;
   return detail::truth(one, !above(x.low, y.high) && !above(y.low, x.high));

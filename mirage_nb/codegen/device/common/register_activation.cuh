@@ -40,8 +40,8 @@ MIRAGE_DEVICE float gelu_tanh(float x) {
 MIRAGE_DEVICE float square(float x) { return x * x; }
 // NaN stays NaN; it lies on no side of a step.
 MIRAGE_DEVICE float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
-// Comparisons as they are said of no number: ptxas (CUDA 13.0) takes `x * x >= 0.0f`, and that a magnitude or an exponential
-// is above what none is below, for true of any x.
+// Comparisons as they are said of no number: ptxas (CUDA 13.0) takes `x * x >= 0.0f`, and that a magnitude or an
+// exponential is above what none is below, for true of any x.
 MIRAGE_DEVICE bool not_below(float x, float y) { return maximum(x, y) == x; }
 MIRAGE_DEVICE bool above(float x, float y) { return not_below(x, y) && x != y; }
 MIRAGE_DEVICE float step(float x) { return not_below(x, 0.0f) ? 1.0f : 0.0f; }
