@@ -411,4 +411,23 @@ shift, scale, gate = (F.silu(X) @ torch.cat([S, S, S], 1)).chunk(3, dim=1)
 h = F.layer_norm(X, X.shape[-1:])
 return X + gate * (h * (1 + scale) + shift)
 """,
+    "router of groups": """
+scores = torch.sigmoid(X @ W)
+groups = (scores + w).view(4, 4, 2)
+sums = groups.topk(2, dim=-1)[0].sum(dim=-1)
+chosen = (sums >= sums.topk(2, dim=-1)[0][:, -1:])[..., None].expand(4, 4, 2).reshape(4, 8)
+masked = (scores + w).masked_fill(~chosen, float("-inf"))
+held = torch.where(masked >= masked.topk(3, dim=-1).values[:, -1:], scores, 0.0)
+return held / (held.sum(-1, keepdim=True) + 1e-20) * 2.5
+""",
+    "sparsemax": """
+ordered = torch.sort(X, dim=1, descending=True).values
+sums, k = ordered.cumsum(1) - 1, torch.arange(1, 7)
+support = (k * ordered > sums).sum(1, keepdim=True)
+return F.relu(X - sums.gather(1, support - 1) / support)
+""",
+    "nearest": """
+value, index = torch.topk(-torch.cdist(X, L) ** 2, 3, dim=1)
+return (torch.softmax(value, 1) * w[index]).sum(1)
+""",
 }  # fmt: skip

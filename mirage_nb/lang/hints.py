@@ -16,10 +16,12 @@ __all__ = ["dtype_hint", "function_hint", "shapes_hint", "suggestion"]
 SHOWN = 12
 """Functions that one hint lists."""
 ABSENT: dict[str, str] = {
-    "positions and orders are no real numbers: compute them from what the program returns": (
-        "topk sort argsort median kthvalue mode nonzero unique searchsorted bucketize quantile percentile histogram "
-        "histc bincount nanmedian argpartition partition argwhere flatnonzero lexsort msort nanquantile nanpercentile "
-        "unique_consecutive"
+    "how many there are depends on values: sum(m) counts where a mask holds, where(m, X, 0) keeps the shape": (
+        "nonzero unique argwhere flatnonzero unique_consecutive"
+    ),
+    "count with masks: sum(X[:, None] == arange(n), axis=0), with >= and < for bins": "histogram histc bincount mode",
+    "sort(X, axis), argsort, topk and quantile order elements": (
+        "nanmedian argpartition partition lexsort nanquantile nanpercentile"
     ),
     "no kernel has this function: compute it before, and pass it in as an input": (
         "lgamma digamma gammaln polygamma erfinv i0 i1 ndtri"
@@ -92,6 +94,8 @@ def shapes_hint(product: bool, shapes: Sequence[tuple[int, ...]]) -> str:
 
 def dtype_hint(name: str) -> str:
     """What to say of an element type that there is not."""
+    if name in ("Tensor", "ndarray", "array", "Array"):
+        return "tensors have an element type and extents: x: f16[2, 3]"
     if name.lower() in ABROAD:
         inputs = "i8, u8, i32, i64, bool, f8e4m3, f8e5m2"
         return f"the dtypes are f16, bf16, f32, f64, and {inputs} of inputs: none is narrower, none is complex"

@@ -71,7 +71,7 @@ SYNONYMS: dict[str, str] = {
     "ger": "outer", "true_divide": "divide", "identity": "eye",
     "trans": "transpose", "nelement": "numel", "stop_gradient": "same", "logistic": "sigmoid", "rem": "fmod",
     "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift", "tensor_split": "array_split",
-    "_pad": "pad",
+    "_pad": "pad", "top_k": "topk",
 }  # fmt: skip
 """Other names of functions, which mean the same wherever they stand."""
 
@@ -97,7 +97,7 @@ BORROWED: dict[tuple[str, str], str] = {
     **{(TORCH, name): f"torch_{name}" for name in (
         "split", "softmax", "log_softmax", "gelu", "pad", "meshgrid", "var", "std", "gather", "layer_norm", "rms_norm",
         "group_norm", "cross_entropy", "nll_loss", "max", "min", "transpose", "select", "cummax", "cummin",
-        "gradient", "softplus", "cross", "unfold", "tril_indices", "triu_indices",
+        "gradient", "softplus", "cross", "unfold", "tril_indices", "triu_indices", "sort", "median",
     )},
     **{(METHOD, name): f"numpy_{name}" for name in ("cumsum", "cumprod", "dot")},
     **{(family, "take"): "numpy_take" for family in (NUMPY, TORCH, METHOD)},
@@ -108,7 +108,8 @@ BORROWED: dict[tuple[str, str], str] = {
     (LAX, "max"): "maximum", (LAX, "min"): "minimum", (TRITON, "cumsum"): "lax_cumsum", (LINALG, "norm"): "linalg_norm",
     (OWN, "pad"): "own_pad", (METHOD, "where"): "torch_where", (METHOD, "copy"): "torch_copy",
     **{(METHOD, name): f"torch_{name}" for name in (
-        "split", "softmax", "log_softmax", "gather", "max", "min", "transpose", "select", "cummax", "cummin",
+        "split", "softmax", "log_softmax", "gather", "max", "min", "transpose", "select", "cummax", "cummin", "sort",
+        "median",
     )},
     **{(NUMPY, name): f"numpy_{name}" for name in (
         "split", "pad", "transpose", "select", "cumsum", "cumprod", "dot", "gelu",

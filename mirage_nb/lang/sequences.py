@@ -179,7 +179,7 @@ def _round(x: Result, digits: Result) -> Result:
 
 def _nearest(x: Result) -> float:
     if not isinstance(x, Number):
-        raise ProgramSyntaxError("what is sorted here is constants", hint="orders of values do not exist in programs")
+        raise ProgramSyntaxError("sorted is of constants", hint="sort(X, axis) orders the elements of a tensor")
     return float(x.nearest)
 
 

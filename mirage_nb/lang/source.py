@@ -308,7 +308,9 @@ def _syntax(source: Source, error: SyntaxError) -> MirageError:
     if _SCALAR.search(source.lines[line - 1].partition("#")[0]):
         hint = "a scalar is declared as x: f32; it is a tensor of one element"
     word = source.lines[line - 1].split(" ")[0]
-    if word != "return":
+    if word.startswith("%"):
+        hint = "lines with a percent sign are a notebook's: the program is what stands below"
+    elif word != "return":
         hint = suggestion(word.lower(), ("return",)) or hint
     reason = error.msg.split("(")[0].strip()
     return ProgramSyntaxError(f"this cannot be read: {reason}", hint=hint, span=source.span(line, column, width))

@@ -73,7 +73,8 @@ def transpose(b: Builder, x: Value, axes: tuple[int, ...]) -> Term:
     rank = len(b.shape(x))
     if not axes:
         if rank < 2:
-            raise ShapeError(f"{show_shape(b.shape(x))} has no two dimensions to swap")
+            hint = "v[:, None] is a column, v[None] a row; v @ w is the sum of their products"
+            raise ShapeError(f"{show_shape(b.shape(x))} has no two dimensions to swap", hint=hint)
         axes = (*range(rank - 2), rank - 1, rank - 2)
     if sorted(axes) != list(range(rank)):
         raise ShapeError(

@@ -223,6 +223,14 @@ torch.softmax(S + torch.triu(torch.ones(6, 6) * float("-inf"), diagonal=1), -1) 
 torch.softmax(S + torch.triu(-math.inf * torch.ones(6, 6), diagonal=1), -1) | np.sin(X.std(0)) | np.sum(X) / X.var(1)
 X.repeat(2, 3) * torch.tensor(2.0) | (np.arange(6)[:, None] >> np.arange(3)) @ X[:3] | (1 << np.arange(6)) * v
 math.tau * X | torch.arange(start=0, end=6) * v
+torch.sort(X, dim=1).values | torch.sort(X, 0, descending=True)[0] | X.sort(-1).indices * 1.0 | np.sort(X, axis=0)
+np.sort(X, axis=None) | X.argsort(1) * v | np.argsort(X, axis=0) * v | torch.msort(X) | X.topk(2)[1] * 1.0
+torch.argsort(torch.round(2 * X), dim=0, descending=True, stable=True) * v | torch.topk(X, 2).values
+X.topk(3, dim=0, largest=False)[0] | X.kthvalue(2, dim=1).values | torch.kthvalue(X, 2, 0, keepdim=True)[0]
+torch.median(X) | X.median(1, keepdim=True).values | np.median(X) | np.median(X, axis=1, keepdims=True) | X.median(0)[0]
+np.quantile(X, 0.25) | torch.quantile(X, 0.3, dim=1) | torch.quantile(X, torch.tensor([0.2, 1.0]), dim=0, keepdim=True)
+np.percentile(X, [0, 50, 90], axis=0) | np.quantile(X, 1, keepdims=True) | torch.bucketize(X, torch.tensor([-0.5, 0.1]))
+np.searchsorted(np.sort(v), X, side="right") * 1.0 | torch.searchsorted(torch.sort(v).values, u) * v
 """
 EXAMPLES = [part.strip() for line in LINES.strip().splitlines() for part in line.split(" | ")]
 
