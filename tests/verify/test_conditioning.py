@@ -224,3 +224,18 @@ def test_what_lies_at_an_edge_may_be_on_either_side() -> None:
     deviations = reference(parse(text).graph, inputs).deviations
     assert (deviations[0][1] >= 1).all() and (deviations[0][2:] < 0.01).all()
     assert (deviations[1][1] >= 1).all() and (deviations[1][2:] < 0.01).all()
+
+
+@pytest.mark.parametrize("scaled", [
+    "where(N > 0, N ** -0.5, 0)", "where(N ** -0.5 == inf, 0, N ** -0.5)", "where(N == 0, 0, 1 / N)",
+    "where(N > 0, sqrt(1 / N), 0)",
+])  # fmt: skip
+def test_of_what_is_not_chosen_nothing_need_be_known(scaled: str) -> None:
+    """A node without edges, divided by the root of their number, is infinite until the zero is chosen; in a sum with
+    it no neighbour was asked for."""
+    text = f"X: f32[6, 4]\nA: f32[6, 6]\nE = f32(A > 0)\nN = sum(E, 1)\nD = {scaled}\nreturn D[:, None] * E * D @ X"
+    numbers = np.random.default_rng(0).standard_normal
+    edges = np.where(np.arange(6)[:, None] == 3, -1, numbers((6, 6)))
+    inputs = {"X": rounded(numbers((6, 4)), DType.F32), "A": rounded(edges, DType.F32)}
+    found = reference(parse(text).graph, inputs)
+    assert found.asked == 24 and np.isfinite(found.outputs[0]).all() and np.max(found.deviations[0]) < 1e-4

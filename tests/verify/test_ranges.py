@@ -15,7 +15,7 @@ from mirage_nb.verify.reals.float_gate import Array, gate, samples
 from mirage_nb.verify.reals.hard_inputs import DRAWS
 from mirage_nb.verify.reals.ranges import Range, ranges, within
 
-HEAD = "X: f32[4, 8]\nY: f32[4, 8]\nM: bool[4, 8]\nreturn "
+HEAD = "X: f32[4, 8]\nY: f32[4, 8]\nM: bool[4, 8]\nI: i64[4]\nreturn "
 POSITIVE, SHARE, TRUTH = Range.POSITIVE, Range.SHARE, Range.TRUTH
 RANGES = {
     "log(X) * Y": {"X": POSITIVE},
@@ -33,6 +33,8 @@ RANGES = {
     "where(M, X, Y)": {"M": TRUTH},
     "softmax(where(M.T, X.T, -inf)) + sum(M)": {"M": TRUTH},
     "exp(where(M, X, M))": {"M": TRUTH},
+    "sqrt(1 - take(X, I, 0)) * Y": {"X": SHARE},
+    "log(1 - (X > Y).T @ X)": {},
 }
 
 

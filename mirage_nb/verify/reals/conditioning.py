@@ -65,6 +65,8 @@ SHARP = frozenset({
     OpKind.CLAMP, *COMPARISONS,
 })  # fmt: skip
 """Operators that lose nothing where the type has their result, as formulas do: comparisons, what is made of masks."""
+ZEROS = frozenset({OpKind.SQRT, OpKind.SQR, OpKind.DIV})
+"""Operators that lose nothing of a zero: divided by its root, one is infinite in every type."""
 ROUND = JUMPS | {"add", "sub", "mul", "neg", "abs", "square", "minimum", "maximum"}
 """Primitives that lose nothing where f32 has their result, as of whole numbers."""
 WRITTEN = {OpKind.GELU: "x * (1 + erf(x / (14142135623730951/10000000000000000))) / 2"}
@@ -202,6 +204,8 @@ def _results(op: Op, operands: list[_Tensor], dtypes: list[DType], extreme: int 
         lost = _lost(op, operands, exact, dtype)
         if op.kind in SHARP or isinstance(op.attrs, ApplyAttrs):
             lost = np.where((squares == 0) & _has(dtype, exact), 0.0, lost)
+        elif op.kind in ZEROS:
+            lost = np.where((squares == 0) & (exact == 0), 0.0, lost)
         squares = squares + lost
     chosen = np.where(squares == np.inf, np.inf, 0.0)  # an infinity, or a number, as a mask comes out
     deviation = np.where(np.isfinite(exact), np.sqrt(squares), chosen)
@@ -377,7 +381,9 @@ def _difference(op: Op, operands: Sequence[_Tensor], place: int, deviation: Arra
         found = np.fmax(found, np.abs(made - exact))
     unknown = np.isinf(deviation)
     if _divides(op, place):  # both ends are far from the pole that lies between them
-        unknown |= np.abs(at) <= NOISE * deviation
+        unknown |= (deviation > 0) & (np.abs(at) <= NOISE * deviation)
+    if unknown.any() and op.kind is OpKind.WHERE:  # what is not chosen is not read
+        unknown = unknown & ((operands[0].exact != 0) | (_deviation(operands[0]) > 0))
     if unknown.any():
         mark = _put([np.zeros(t.exact.shape) for t in operands], place, unknown.astype(np.float64))
         found = np.where(_reached(op, mark, exact.shape), np.inf, found)

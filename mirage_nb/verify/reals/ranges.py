@@ -54,7 +54,9 @@ def ranges(program: KernelGraph) -> dict[str, Range]:
     for value, op in reversed(maker.items()):
         readers = [program.ops[index].kind for index in uses[value]]
         chosen = bool(readers) and all(kind is OpKind.WHERE for kind in readers)
-        wanted = (None if chosen else _of_operands(op)) or _passed(op, asked.get(value), constants)
+        held = asked.get(value)
+        passed = held if _looks_up(op, maker) else _passed(op, held, constants)
+        wanted = (None if chosen else _of_operands(op)) or passed
         if wanted is None or _is_square(op, maker, constants):
             continue
         for operand in op.inputs[1:] if op.kind in (OpKind.SUB, OpKind.WHERE) else op.inputs:
@@ -93,13 +95,26 @@ def _of_operands(op: Op) -> Range | None:
     """Where an operator has values, if not everywhere."""
     match op.attrs:
         case ApplyAttrs(formula=text):
-            with np.errstate(all="ignore"):
-                found = formula.fold(formula.read(text), PROBES, lambda number: np.asarray(float(number)), SCALARS)
-            known = np.isfinite(np.broadcast_to(found, PROBES.shape))
+            known = np.isfinite(_at(PROBES, text))
             return None if known.all() or not known[2] else Range.POSITIVE if known[3] else Range.SHARE
         case PowAttrs(exponent=exponent):
             return Range.POSITIVE if power(exponent) in (Need.POSITIVE, Need.NONNEGATIVE) else None
     return Range.POSITIVE if NEEDS.get(op.kind) is Need.NONNEGATIVE else None
+
+
+def _at(points: np.ndarray[Any, Any], text: str) -> np.ndarray[Any, Any]:
+    """What a formula makes of numbers."""
+    with np.errstate(all="ignore"):
+        found = formula.fold(formula.read(text), points, lambda number: np.asarray(float(number)), SCALARS)
+    return np.broadcast_to(found, points.shape)
+
+
+def _looks_up(op: Op, maker: Mapping[int, Op]) -> bool:
+    """Whether an operator multiplies rows of a table by ones where places are equal, and by zeros elsewhere."""
+    picks = maker.get(op.inputs[0]) if op.kind is OpKind.MATMUL else None
+    if picks is None or not isinstance(picks.attrs, ApplyAttrs):
+        return picks is not None and picks.kind is OpKind.EQUAL
+    return not _at(PROBES, picks.attrs.formula).any() and bool((_at(np.zeros(1), picks.attrs.formula) == 1).all())
 
 
 def _is_square(op: Op, maker: Mapping[int, Op], constants: Mapping[int, Fraction]) -> bool:
