@@ -146,7 +146,6 @@ OTHERWISE: Mapping[str, str] = {
     "rows up to a number": "W: f16[40,64]\nI: int[7]\nreturn where(I[:, None] >= arange(40), 1, 0) @ W",
     "rows counted on": "W: f32[8,4]\nI: f32[2]\nreturn where(I[:, None] == reshape(arange(16), 2, 8), 1, 0) @ W",
     "rows of few numbers": "W: f16[40,64]\nI: int[7]\nreturn where(I[:, None] == 2 * arange(40), 1, 0) @ W",
-    "rows that others need as well": "W: f32[40,64]\nI: int[7]\nH = one_hot(I, 40)\nreturn H, H @ W",
     "sums of what follows": "X: f32[8,64]\nreturn X @ where(arange(64)[:, None] >= arange(64), 1, 0)",
     "sums of what is before": "X: f32[8,64]\nreturn X @ where(arange(64)[:, None] < arange(64), 1, 0)",
     "sums of every other": "X: f32[8,64]\nreturn X @ where(2 * arange(64)[:, None] <= arange(64), 1, 0)",

@@ -23,7 +23,9 @@ from mirage_nb.ir.windows import Window, as_matrix
 from mirage_nb.optimize import BlockPlan, Options, Plan, as_planned, default_options
 from mirage_nb.optimize import plan as plan_graph
 from mirage_nb.optimize.reach import Reaches, reaches
+from mirage_nb.optimize.tables import numbers_of
 from mirage_nb.predefined import LOOKUP
+from mirage_nb.predefined.lookups import looked_up
 from mirage_nb.targets import Target
 from mirage_nb.tile.planned import Planned
 
@@ -78,7 +80,8 @@ def emit_plan(plan: Plan, target: Target, options: Options) -> Emitted:
         reach = reaches(graph, where, index, values, plan.windows)
         launch, text = _kernel(index, block_plan, literals, plan, values, reach)
         places = frozenset(i for i, v in enumerate(op.inputs) if v in counted)
-        programs.append(Planned(block_plan.block, text.program, literals, places, index))
+        tables = text.tables if isinstance(text, KernelText) else ()
+        programs.append(Planned(block_plan.block, text.program, literals, places, index, tables))
         _check(launch, programs[-1], target)
         parts.append(text.text())
         launches.append(launch)
@@ -139,7 +142,9 @@ def _kernel(
 ) -> tuple[Launch, KernelText | ProgramText]:
     graph, overlap = plan.graph, plan.overlaps[index]
     seen = {i: plan.windows[v] for i, v in enumerate(graph.ops[index].inputs) if v in plan.windows}
+    looked = looked_up(graph.ops[index].inputs, plan.lookups, plan.windows)
     operands = tuple(seen[i].base if i in seen else v for i, v in enumerate(graph.ops[index].inputs))
+    operands = tuple(looked[i].table if i in looked else v for i, v in enumerate(operands))
     outputs, name, program = tuple(graph.types[v] for v in values), f"kernel{index}", block_plan.program
     for type_ in (*outputs, *block_plan.block.args):
         if type_.elements >= INDEX_LIMIT:
@@ -148,11 +153,12 @@ def _kernel(
     if program is not None:
         text, grid, cut = ProgramText(name, program, overlap, reach), (program.blocks, 1, 1), None
     else:
-        text = KernelText(name, block_plan, literals, outputs, overlap, reach, seen, operands)
+        text = KernelText(name, block_plan, literals, outputs, overlap, reach, seen, looked, operands)
         x, y, z = (*block_plan.block.grid, 1, 1)[:3]
         grid, cut = (x, y, z), reach.cut
     args: tuple[TensorArg | MapArg, ...] = (
         *(TensorArg(operands[i]) for i in text.params()),
+        *(TensorArg(v) for v in numbers_of(looked)),
         *(TensorArg(v) for v in values),
         *(_looked_at(arg, operands, block_plan.block, seen) for arg in text.tensor_maps().values()),
     )

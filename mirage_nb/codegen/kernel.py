@@ -15,6 +15,7 @@ from mirage_nb.codegen.staged import StagedText
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.errors import EmitError
 from mirage_nb.ir import TensorType
+from mirage_nb.ir.lookups import Lookup
 from mirage_nb.ir.windows import Window
 from mirage_nb.optimize.access import Scope
 from mirage_nb.optimize.overlap import Overlap
@@ -22,7 +23,8 @@ from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.reach import EXTENT, Reaches
 from mirage_nb.optimize.resident_program import resident_program
 from mirage_nb.optimize.staged_program import staged_program
-from mirage_nb.tile.resident.program import ResidentProgram
+from mirage_nb.optimize.tables import numbers_of, tables_of
+from mirage_nb.tile.resident.program import ResidentProgram, Table
 from mirage_nb.tile.roles.program import flat
 from mirage_nb.tile.rules.boxes import Bulk
 from mirage_nb.tile.rules.placement import Place
@@ -30,8 +32,8 @@ from mirage_nb.tile.staged.program import Bring, StagedProgram
 
 
 class KernelText:
-    """Writes one kernel that is no tile program. operands: whose memory its operands read; what reads the same memory
-    has one pointer, so that compilers see which loads are the same."""
+    """Writes one kernel that is no tile program. operands: whose memory its operands read, or are looked up in; what
+    reads the same memory has one pointer, so that compilers see which loads are the same."""
 
     def __init__(
         self,
@@ -42,10 +44,11 @@ class KernelText:
         overlap: Overlap,
         reaches: Reaches,
         windows: dict[int, Window],
+        lookups: dict[int, Lookup],
         operands: tuple[int, ...],
     ) -> None:
         self.name, self.plan, self.block, self.outputs, self.overlap = name, plan, plan.block, outputs, overlap
-        self.scope, self.operands = Scope(plan, literals, reaches, windows), operands
+        self.scope, self.operands = Scope(plan, literals, reaches, windows, lookups), operands
         self.out = Writer()
         made = staged_program if plan.staged is not None else resident_program
         self.program: StagedProgram | ResidentProgram = made(self.scope, overlap, outputs)
@@ -79,6 +82,16 @@ class KernelText:
         """Operands that the kernel takes as pointers, in order."""
         return tuple(dict.fromkeys(self._pointers().values()))
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The values by which operands are looked up, pointers to which follow."""
+        return numbers_of(self.scope.lookups)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """What operands are looked up in."""
+        return tables_of(self.block, self.scope.lookups, self.scope.windows)
+
     def _pointers(self) -> dict[int, int]:
         """For every operand that is read through a pointer, the first one that is so in the same memory."""
         boxed = {value for value, _, _ in self._boxed}
@@ -104,6 +117,11 @@ class KernelText:
         # What changes while the kernel waits is not promised to be constant.
         still = {i: "" if i in self.overlap.late else " __restrict__" for i in self.params()}
         inputs = [f"const {c_type(self.block.args[i].dtype)}*{word} x{i}" for i, word in still.items()]
+        looked = self.scope.lookups
+        late = {looked[i].numbers for i in self.overlap.late if i in looked}
+        stored = {lookup.numbers: c_type(lookup.stored) for lookup in looked.values()}
+        words = {value: "" if value in late else " __restrict__" for value in stored}
+        inputs += [f"const {stored[value]}*{words[value]} n{n}" for n, value in enumerate(self.numbers)]
         outputs = [f"{c_type(t.dtype)}* __restrict__ o{i}" for i, t in enumerate(self.outputs)]
         maps = [f"const __grid_constant__ TensorMap {name}" for name in self.tensor_maps()]
         size = [f"const int32_t {EXTENT}"] if self.scope.reaches else []

@@ -17,6 +17,7 @@ from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, BlockGraph, OpKind
 from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf
 from mirage_nb.optimize.around import around
+from mirage_nb.optimize.tables import found_leaf, table_leaf
 from mirage_nb.tile.index import Index, Multi, named
 from mirage_nb.tile.resident import program as resident
 from mirage_nb.tile.resident.program import ResidentProgram, deepest, result, within
@@ -36,6 +37,7 @@ class ResidentText:
         self.asked: tuple[str, ...] = ()
         self.aligned: dict[str, str] = {}
         self.wide = {s.value: s.width for s in flat(program.code) if isinstance(s, resident.Load)}
+        self.finds = {s.value: s for s in flat(program.code) if isinstance(s, resident.Find)}
 
     def emit(self) -> None:
         """The statements."""
@@ -69,6 +71,8 @@ class ResidentText:
                 case resident.Task(body=body):
                     self.out.line(f"// {comment(self.scope.block, statement)}")
                     self._body(body)
+                case resident.Find():
+                    self._find(statement)
                 case resident.Load():
                     self._load(statement)
                 case resident.Fold():
@@ -96,16 +100,38 @@ class ResidentText:
 
     # Operands
 
+    def _find(self, find: resident.Find) -> None:
+        out, layout, value, table = self.out, self.layout, find.value, self.program.table(find.value)
+        assert table is not None
+        form, shape = self.forms[value], self.scope.shape(value)
+        run, many = find.width // layout.vector(form), find.width if find.each else 1
+        out.line(f"int f{value}[{layout.count(form) // run * many}];  // rows of %{value}")
+        with self._slots(form, anyway=True, run=run) as (place, index):
+            slot, dim = layout.slot(form, place) // run, deepest(shape) if find.width > 1 else None
+            leaf = found_leaf(self.scope, table, within(index, form, shape), dim, find.width).without(self.asked)
+            at, inside = (leaf.element, leaf.each_inside) if find.each else (leaf.offset, leaf.inside)
+            row = f"row_named(to_float(n{find.numbers}[{at}]), {find.rows})"
+            row = f"{inside} ? {row} : -1" if inside else row
+            with out.unrolled("v", many):
+                out.line(f"f{value}[{(slot * many + named('v', many)).bare}] = {row};")
+
+    def _operand(self, value: int, slot: Index, at: Multi, dim: int | None, width: int) -> Leaf:
+        """Where a vector of an operand lies; of one that is looked up, in the rows that were found in this slot."""
+        if (table := self.program.table(value)) is not None:
+            return table_leaf(self.scope, table, self.finds[value], slot, at, dim, width)
+        return operand_leaf(self.scope, self.scope.reads[value], at, Index(), dim, width)
+
     def _load(self, load: resident.Load) -> None:
         out, layout, value, width = self.out, self.layout, load.value, load.width
         attrs, type_, form = self.scope.reads[value], self.scope.block.types[value], self.forms[value]
         run = width // layout.vector(form)
         out.line(f"Vec<{c_type(type_.dtype)}, {width}> h{value}[{layout.count(form) // run}];  // {type_}, %{value}")
         with self._slots(form, anyway=True, run=run) as (place, index):
-            target = f"h{value}[{(layout.slot(form, place) // run).bare}]"
+            slot = layout.slot(form, place) // run
+            target = f"h{value}[{slot.bare}]"
             dim = deepest(type_.shape) if width > 1 else None
             at = within(index, form, type_.shape)
-            source = operand_leaf(self.scope, attrs, at, Index(), dim, width).without(self.asked)
+            source = self._operand(value, slot, at, dim, width).without(self.asked)
             element = c_type(type_.dtype)
             match load.access:
                 case resident.Access.COUNTED:

@@ -14,7 +14,6 @@ from math import prod
 from mirage_nb.errors import NamedSizeError
 from mirage_nb.ir.graph import KernelGraph, Op
 from mirage_nb.ir.ops import OpKind, PadAttrs, SliceAttrs, TransposeAttrs
-from mirage_nb.ir.places import counted
 from mirage_nb.ir.sizes import Sized, sized
 
 MOVING = frozenset({OpKind.SLICE, OpKind.TRANSPOSE, OpKind.PAD})
@@ -96,10 +95,13 @@ def views(graph: KernelGraph) -> dict[int, Window]:
 @dataclass(frozen=True, slots=True)
 class Share:
     """What an operand is of the tensor that it and others are windows of. part: of its bytes, those that it has for
-    itself; beside: along each dimension, how many more places than any of them they reach together."""
+    itself; beside: along each dimension, how many more places than any of them they reach together. Of one that is
+    looked up, `part` counts what is read beside it, too; first: of all that, what no other line finds, too."""
 
     part: float = 1.0
     beside: tuple[int, ...] = ()
+    first: float = 1.0
+    looked_up: bool = False
 
     def coalesced(self, shape: Sequence[int], made: Sequence[int]) -> Share:
         """The same where dimensions of the operand are one dimension each of another shape."""
@@ -147,14 +149,6 @@ def _reach(strides: Sequence[int], offsets: Sequence[int]) -> tuple[int, ...]:
             left = [offset - place * stride for offset, place in zip(left, places, strict=True)]
             found[dim] = max(places) - min(places)
     return tuple(found)
-
-
-def launched(graph: KernelGraph) -> int:
-    """Number of kernels launched: of the operators that compute, those whose values are not read where others lie, or
-    counted."""
-    nowhere = windows(graph).keys() | counted(graph)
-    renamed = sum(op.kind is OpKind.RESHAPE and values[0] in nowhere for op, values in graph.definitions())
-    return graph.kernel_count - len(nowhere) + renamed
 
 
 def _all(graph: KernelGraph, where: Sized | None) -> dict[int, Window]:

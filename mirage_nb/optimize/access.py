@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from mirage_nb.ir import BlockGraph, InIterAttrs, Op, OpKind, OutSaverAttrs, ReshapeAttrs, TensorType, TransposeAttrs
 from mirage_nb.ir.graph import result_count
+from mirage_nb.ir.lookups import Lookup
 from mirage_nb.ir.ops import Shape
 from mirage_nb.ir.windows import Window, row_major
 from mirage_nb.optimize.plan import BlockPlan, Staged
@@ -29,15 +30,16 @@ class Scope:
     """What all readers of one kernel share.
 
     literals: operands of the kernel that are constants. reaches: how far tensors go that end with a size. windows: of
-    operands that are parts of larger tensors. ops, results: per value, its operator and which of the operator's results
-    it is. first: per operator, its first value (-1: none). reads: iterators, by their values. buffers: the shared
-    tensors, by theirs.
+    operands that are parts of larger tensors; lookups: of those that are looked up. ops, results: per value, its
+    operator and which of the operator's results it is. first: per operator, its first value (-1: none). reads:
+    iterators, by their values. buffers: the shared tensors, by theirs.
     """
 
     plan: BlockPlan
     literals: dict[int, Fraction]
     reaches: Reaches = field(default_factory=Reaches)
     windows: dict[int, Window] = field(default_factory=dict)
+    lookups: dict[int, Lookup] = field(default_factory=dict)
     ops: dict[int, Op] = field(default_factory=dict)
     results: dict[int, int] = field(default_factory=dict)
     first: list[int] = field(default_factory=list)

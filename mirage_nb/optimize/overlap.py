@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
-from mirage_nb.ir.windows import Window
 from mirage_nb.optimize.options import DEPENDENT_LAUNCH, Options
 from mirage_nb.targets import Target
 
@@ -54,19 +53,20 @@ def overlaps(
     target: Target,
     bulk: Sequence[frozenset[int]],
     options: Options,
-    seen: Mapping[int, Window],
+    elsewhere: Mapping[int, Sequence[int]],
+    left_out: Container[int] = (),
     programs: Container[int] = (),
 ) -> tuple[Overlap, ...]:
     """Per operator of `graph`; two graph-defined operators in a row overlap, where the target can.
 
-    bulk: per operator, its operands that the copy engine brings; seen: values that are read where others lie;
-    programs: the operators whose blocks are tile programs.
+    bulk: per operator, its operands that the copy engine brings; elsewhere: values that are read where others lie, by
+    these; left_out: operators that nobody launches; programs: those whose blocks are tile programs.
     """
     uniform = graph.uniform()
     launched = [
         i
         for i, (op, values) in enumerate(graph.definitions())
-        if op.kind is not OpKind.RESHAPE and values[0] not in uniform and values[0] not in seen
+        if op.kind is not OpKind.RESHAPE and values[0] not in uniform and i not in left_out
     ]
     able = target.capability >= DEPENDENT_LAUNCH
     generated = {i for i in launched if able and graph.ops[i].kind is OpKind.GRAPH}
@@ -74,13 +74,13 @@ def overlaps(
     behind = {b for _, b in pairs} | (generated.intersection(launched[:1]) if options.chained else set())
     made: set[int] = set()
     for op, values in graph.definitions():
-        if values[0] in uniform or (values[0] in seen and seen[values[0]].base not in made):
+        if values[0] in uniform or (values[0] in elsewhere and made.isdisjoint(elsewhere[values[0]])):
             continue
         if op.kind is OpKind.RESHAPE and op.inputs[0] not in made:
             continue
         made.update(values)
-    lies = _origins(graph, seen)
-    readers = Counter(v for i in launched for v in {lies[v] for v in graph.ops[i].inputs})
+    lies = _origins(graph, elsewhere)
+    readers = Counter(v for i in launched for v in frozenset().union(*(lies[v] for v in graph.ops[i].inputs)))
     own = [frozenset(k for k, v in enumerate(op.inputs) if v in made) for op in graph.ops]
     # What streams tensors that are still being written has little to do early, and its blocks would pile up where
     # there is room: 41 us became 45 on an H200. Those of tile programs do not, and win or lose; so do those that
@@ -92,8 +92,8 @@ def overlaps(
     settled = {v for v, known in enumerate(graph.inputs) if known.settled}
     found = []
     for i, op in enumerate(graph.ops):
-        again = frozenset(k for k, v in enumerate(op.inputs) if readers[lies[v]] > 1)
-        late = {k for k, v in enumerate(op.inputs) if lies[v] not in settled}
+        again = frozenset(k for k, v in enumerate(op.inputs) if any(readers[base] > 1 for base in lies[v]))
+        late = {k for k, v in enumerate(op.inputs) if not settled.issuperset(lies[v])}
         written = own[i] | late if options.chained else own[i]
         trusting = options.chained and i in launched[:1] and len(written) < len(op.inputs)
         shared_out = i in starts and options.spread
@@ -102,12 +102,12 @@ def overlaps(
     return tuple(found)
 
 
-def _origins(graph: KernelGraph, seen: Mapping[int, Window]) -> list[int]:
-    """For every value the one in whose memory it lies."""
-    lies = [*range(len(graph.types))]
+def _origins(graph: KernelGraph, elsewhere: Mapping[int, Sequence[int]]) -> list[frozenset[int]]:
+    """For every value those in whose memory it lies."""
+    lies = [frozenset([value]) for value in range(len(graph.types))]
     for op, values in graph.definitions():
-        if values[0] in seen:
-            lies[values[0]] = lies[seen[values[0]].base]
+        if values[0] in elsewhere:
+            lies[values[0]] = frozenset().union(*(lies[base] for base in elsewhere[values[0]]))
         elif op.kind is OpKind.RESHAPE:
             lies[values[0]] = lies[op.inputs[0]]
     return lies

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from mirage_nb.errors import TargetError
 from mirage_nb.ir import AccumAttrs, AccumKind, BlockGraph, DType, InIterAttrs, KernelGraph, Op, OpKind, TensorType
+from mirage_nb.ir.lookups import Lookup
 from mirage_nb.ir.places import numbered
 from mirage_nb.ir.windows import Window, windows
 from mirage_nb.optimize.attention_program import attention_program
@@ -24,7 +25,8 @@ from mirage_nb.optimize.product_program import Given, product_program
 from mirage_nb.optimize.register_resident import Resident, find_resident
 from mirage_nb.optimize.schedule import Access, barriers, left_open, overlapping
 from mirage_nb.optimize.wide import fits_panels, right_leaves, wide_possible
-from mirage_nb.predefined import Match, matches, needed
+from mirage_nb.predefined import LOOKUP, Match, matches, needed
+from mirage_nb.predefined.lookups import lookups
 from mirage_nb.targets import EXACT, Target
 from mirage_nb.tile.instructions.groups import rows_of
 from mirage_nb.tile.roles.program import Copy, Program
@@ -123,8 +125,8 @@ class Plan:
 
     overlaps: per operator, what may run at the same time. temporaries: values in device memory that are
     neither inputs nor outputs, in order; `workspace` has their offsets. library: pre-defined operators that one
-    library kernel computes together; windows: values that kernels read where they lie in other ones; left_out: the
-    operators that no kernel has to compute any more.
+    library kernel computes together; windows: values that kernels read where they lie in other ones; lookups: those
+    that kernels look up; left_out: the operators that no kernel has to compute any more.
     """
 
     graph: KernelGraph
@@ -134,6 +136,7 @@ class Plan:
     workspace: MemoryPlan
     library: tuple[Match, ...] = ()
     windows: Mapping[int, Window] = field(default_factory=dict)
+    lookups: Mapping[int, Lookup] = field(default_factory=dict)
     left_out: frozenset[int] = frozenset()
 
 
@@ -165,13 +168,17 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
         kernels = _kernels(graph, target, options, private, seen)
     bulk = [kernel.bulk_operands if kernel is not None else frozenset[int]() for kernel in kernels]
     library = matches(graph) if options.library else ()
+    resident = [op for op, kernel in zip(graph.ops, kernels, strict=True) if kernel is not None and kernel.resident]
+    looked = lookups(graph, library, resident.__contains__)
     needs = needed(graph, library) if library else range(len(graph.types))
+    nowhere = seen.keys() | looked.keys()
     left_out = frozenset(
-        n for n, (_, values) in enumerate(graph.definitions()) if values[0] not in needs or values[0] in seen
+        n for n, (_, values) in enumerate(graph.definitions()) if values[0] not in needs or values[0] in nowhere
     )
-    device = plan_device(graph, library, seen, left_out)
-    overlap = overlaps(graph, target, bulk, options, seen, programs.keys())
-    return Plan(graph, kernels, overlap, *device, library, seen, left_out)
+    device = plan_device(graph, library, seen, looked, left_out)
+    lies = {v: (w.base,) for v, w in seen.items()} | {v: (x.table, x.numbers) for v, x in looked.items()}
+    overlap = overlaps(graph, target, bulk, options, lies, left_out, programs.keys())
+    return Plan(graph, kernels, overlap, *device, library, seen, looked, left_out)
 
 
 def _not_boxed(graph: KernelGraph, index: int, program: Program, seen: Mapping[int, Window]) -> Iterator[int]:
@@ -209,10 +216,11 @@ def plan_device(
     graph: KernelGraph,
     library: Sequence[Match] = (),
     seen: Mapping[int, Window] = MappingProxyType({}),
+    looked: Mapping[int, Lookup] = MappingProxyType({}),
     left_out: frozenset[int] = frozenset(),
 ) -> tuple[tuple[int, ...], MemoryPlan]:
     """Temporaries in device memory: they live from the kernel that writes them to the last that reads them, an operator
-    or a match of a library's, or looks at a part of them; operators that are left out write none."""
+    or a match of a library's, or looks at a part of them, or something up; operators that are left out write none."""
     found = []
     uniform = graph.uniform()
     place = {values[0]: index for index, (_, values) in enumerate(graph.definitions())}
@@ -222,6 +230,8 @@ def plan_device(
         last |= {value: max(last[value], place[match.output]) for value in match.inputs}
     for value, window in seen.items():
         last[window.base] = max(last[window.base], last[value])
+    for value, lookup in looked.items():
+        last |= {source: max(last[source], last[value]) for source in (lookup.table, lookup.numbers)}
     for index, (op, values) in enumerate(graph.definitions()):
         if op.kind is OpKind.RESHAPE or values[0] in uniform or index in left_out:
             continue
@@ -260,7 +270,7 @@ def as_planned(options: Options, planned: Plan) -> Options:
     taken = bool(programs)
     composed = any(row.composition for program in programs for row in rows_of(program))
     precision = options.precision if composed else EXACT
-    ways = max((len(match.launches) for match in planned.library), default=0)
+    ways = max((len(match.launches) for match in planned.library if match.row != LOOKUP), default=0)
     specialised, library = options.specialised and taken, min(options.library, ways)
     ahead = options.ahead if taken else 0
     return replace(options, specialised=specialised, library=library, precision=precision, ahead=ahead)

@@ -13,16 +13,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mirage_nb.ir import BlockGraph, InIterAttrs, OpKind, OutSaverAttrs
+from mirage_nb.ir import BlockGraph, InIterAttrs, OpKind
 from mirage_nb.tile.resident.program import RegisterLayout
 from mirage_nb.tile.roles.program import LANES
+from mirage_nb.tile.rules.held import held
 from mirage_nb.tile.rules.register_resident import (
     LIGHT,
     MOST_WARPS,
     REGISTER_BUDGET,
     Holding,
     busy_lanes,
-    hold,
     joins,
     needed,
     row_lanes,
@@ -57,11 +57,8 @@ class Resident:
 def find_resident(block: BlockGraph, sketch: Sketch, warps: int, at_once: int = 0) -> Resident | None:
     """How `warps` warps, or more, hold the block's tiles, or None if they cannot. at_once: so many blocks run at least
     side by side (0: all of them)."""
-    literals = (op.attrs for op, node in zip(block.ops, sketch.nodes, strict=True) if node.literal)
-    if any(isinstance(attrs, InIterAttrs) and attrs.tile for attrs in literals):
-        return None  # a number that ends with its tensor: threads know no place of their elements
-    found = hold(sketch, lambda value: block.types[value].shape, sorted(_ragged_runs(block)), warps)
-    if found is None or not found.width:
+    found = held(block, sketch, warps)
+    if found is None:
         return None
     tile, width, results = tuple(map(int, found.tile)), int(found.width), int(found.results)
     dims = tuple(len(tile) + axis for axis in found.axes)
@@ -105,12 +102,3 @@ def _behind(block: BlockGraph, sketch: Sketch, found: Holding) -> frozenset[int]
     inputs = {values[0]: op.attrs for op, values in block.definitions() if isinstance(op.attrs, InIterAttrs)}
     late = {value: attrs for value, attrs in inputs.items() if value not in wanted}
     return frozenset(value for value, attrs in late.items() if found.tight or set(attrs.imap) == {None})
-
-
-def _ragged_runs(block: BlockGraph) -> set[int]:
-    """The innermost extents of tensors over whose ends tiles hang: no vector may cross one."""
-    reads = (
-        block.args[a.arg].shape for op in block.ops if isinstance(a := op.attrs, InIterAttrs) and a.tile is not None
-    )
-    saves = (a.shape for op in block.ops if isinstance(a := op.attrs, OutSaverAttrs) and a.shape is not None)
-    return {shape[-1] for shape in (*reads, *saves) if shape}

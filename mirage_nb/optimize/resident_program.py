@@ -17,6 +17,7 @@ from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf
 from mirage_nb.optimize.around import around
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.register_resident import Resident
+from mirage_nb.optimize.tables import found_leaf, tables_of
 from mirage_nb.tile.index import Index, Multi
 from mirage_nb.tile.resident import program as resident
 from mirage_nb.tile.resident.program import ResidentProgram, deepest, result, within
@@ -48,13 +49,15 @@ class _Planner:
         self.tops: set[int] = set()
         self.parts = [parts(self.block, op.inputs[0]) for op in self.block.savers]
         self.inputs = {v: attrs for v, attrs in scope.reads.items() if scope.plan.places[v] is not Place.LITERAL}
+        self.tables = {table.value: table for table in tables_of(self.block, scope.lookups, scope.windows)}
 
     def program(self) -> ResidentProgram:
         code = tuple(self._shared() if self.layout.shared else self._alone())
         overlap, places = self.overlap, self.scope.plan.places
         return ResidentProgram(
-            self.block, places, self.forms, self.outputs, self.layout, self.scratch, code, overlap.late, overlap.behind
-        )
+            self.block, places, self.forms, self.outputs, self.layout, self.scratch, code, overlap.late, overlap.behind,
+            tuple(self.tables.values()),
+        )  # fmt: skip
 
     # -- when
 
@@ -115,7 +118,14 @@ class _Planner:
     # -- loads
 
     def _loads(self, values: Iterable[int]) -> Iterator[resident.Statement]:
-        for value in values:
+        """Numbers are on their way while others are asked for, and then what stands there."""
+        asked = sorted(values, key=self.tables.__contains__)
+        for value in asked:
+            if (table := self.tables.get(value)) is not None:
+                width = self._width(value)
+                each = width > 1 and not self._whole(value)
+                yield resident.Find(value, width, each, table.numbers, table.rows)
+        for value in asked:
             yield resident.Load(value, self._width(value), self._access(value))
 
     def _access(self, value: int) -> resident.Access:
@@ -124,6 +134,8 @@ class _Planner:
         attrs, width = self.inputs[value], self._width(value)
         if self.scope.plan.places[value] is Place.COUNTED:
             return resident.Access.COUNTED
+        if value in self.tables:
+            return resident.Access.LOAD if width == 1 or self._whole(value) else resident.Access.EACH
         if width > 1 and self._pays_around(value):
             return resident.Access.AROUND
         if width > 1 and not self._whole(value):
@@ -147,12 +159,14 @@ class _Planner:
     def _whole(self, value: int) -> bool:
         """Whether they are a vector where they lie."""
         dim, width = deepest(self.scope.shape(value)), self._width(value)
+        if (table := self.tables.get(value)) is not None:
+            return found_leaf(self.scope, table, self._place(value), dim, width).whole
         return operand_leaf(self.scope, self.inputs[value], self._place(value), Index(), dim, width).whole
 
     def _pays_around(self, value: int) -> bool:
         """Whether aligned vectors around those of a window are fewer than their elements, or read for others, too."""
         window = self.scope.windows.get(self.inputs[value].arg)
-        if window is None or all(self._wholes[window.base]):
+        if window is None or value in self.tables or all(self._wholes[window.base]):
             return False
         dim, width = deepest(self.scope.shape(value)), self._width(value)
         found = around(self.scope, self.inputs[value], self._place(value), dim, width)
@@ -168,7 +182,8 @@ class _Planner:
         return found
 
     def _is_once(self, attrs: InIterAttrs) -> bool:
-        return read_once(self.block, attrs) and attrs.arg not in self.overlap.again
+        once = read_once(self.block, attrs) and attrs.arg not in self.scope.lookups
+        return once and attrs.arg not in self.overlap.again
 
     @cached_property
     def _once_bytes(self) -> int:

@@ -99,13 +99,15 @@ class Row:
     """One kernel of the table.
 
     find: what a value is, if it is computed by this kernel. launches: the ways that libraries have, by name. flops: of
-    one call. at_any_size: its attributes hold for every extent of a size that is known at launch.
+    one call. at_any_size: its attributes hold for every extent of a size that is known at launch. alone: nobody else
+    may need what it computes on the way; others pay even where that is computed for somebody else, too.
     """
 
     find: Callable[[Reading, int], Found | None]
     launches: Mapping[str, Way]
     flops: Callable[[KernelGraph, Match], float]
     at_any_size: bool = True
+    alone: bool = True
 
 
 def matches(graph: KernelGraph, rows: Collection[str] = ()) -> tuple[Match, ...]:
@@ -119,7 +121,7 @@ def matches(graph: KernelGraph, rows: Collection[str] = ()) -> tuple[Match, ...]
             continue
         for op, (value, *_) in reversed([*graph.definitions()]):  # whatever ends with a bias has it
             if op.body is None and value not in taken and (found := _match(reading, name, value)) is not None:
-                mine = {v for v in found.inside if not reading.is_free(v)}
+                mine = {v for v in found.inside if ROWS[name].alone and not reading.is_free(v)}
                 if not taken & (mine | {value}):
                     taken |= mine | {value}
                     chosen.append(found)
@@ -152,7 +154,7 @@ def _match(reading: Reading, name: str, value: int) -> Match | None:
     if "views" in found.attrs and any(i.size is not None for i in reading.graph.inputs):  # parts have numbers
         return None
     ways = {launch: way for launch, way in ROWS[name].launches.items() if way.takes(reading, found, value)}
-    if not ways or not reading.hidden(inside, value):
+    if not ways or (ROWS[name].alone and not reading.hidden(inside, value)):
         return None
     match = Match(name, tuple(ways), found.inputs, value, found.attrs, inside)
     ranked = sorted(ways, key=lambda launch: ways[launch].us(reading.graph, match, FASTEST))
@@ -273,7 +275,7 @@ def _none(graph: KernelGraph, match: Match) -> float:
 
 
 ROWS: Mapping[str, Row] = {
-    LOOKUP: Row(patterns.lookup, {"mirage_nb": Way(_always, nbytes=_looked_up)}, _none, at_any_size=False),
+    LOOKUP: Row(patterns.lookup, {"mirage_nb": Way(_always, nbytes=_looked_up)}, _none, False, False),
     "attention": Row(
         patterns.attention,
         {

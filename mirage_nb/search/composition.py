@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from mirage_nb.ir import OPS, KernelGraph, OpKind
-from mirage_nb.ir.windows import shares, views
-from mirage_nb.predefined import matches
+from mirage_nb.ir.lookups import Lookup
+from mirage_nb.ir.windows import Share, Window, shares, views
+from mirage_nb.predefined import LOOKUP, Match, matches
+from mirage_nb.predefined.lookups import is_looked_up, lookup_of, share_of
 from mirage_nb.search.axes import Prepared, over_axes, prepare
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.pieces.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
@@ -47,9 +49,10 @@ CROSSED_FUSED = "rows and parts of columns folded together"
 RUNNING_FUSED = "running sums fused"
 PADDED_FUSED = "library products of padded operands, the rest fused"
 PADDED_PRODUCTS = "generated products of padded operands, the rest fused"
-COMPOSED_ROWS = ("lookup", "attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
+COMPOSED_ROWS = (LOOKUP, "attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
 """Library kernels that several operators of a composition are left to: all but norms of rows, which a generated kernel
-fuses with what stands around them."""
+fuses with what stands around them. Lookups, which are no library's, are left to their row, or to kernels that hold what
+they read."""
 GENERATED_PRODUCTS = tuple(row for row in COMPOSED_ROWS if row not in ("linear", "softmax", "log_softmax"))
 """The same where kernels are generated for products, too: those fuse the softmax of their rows, or a kernel of its own
 fuses it with what stands around it."""
@@ -105,23 +108,25 @@ def library_and_fused(
         widest = Longest(row=longest_row(said, target))
         said, more = _said(said, [_in_parts(widest, Longest(row=1, part=TINY_PART))], seed)
         pairs += more
-    library = matches(said, rows) if rows else ()
+    library = _matched(said, rows)
     if rows and said_as is None and not library:
         return None
-    whole = {match.output for match in library}
+    whole = {match.output: match for match in library}
     computed: list[tuple[Part, Instance]] = []
     grain = said_as.grain if said_as is not None else COMPOSED
     seen = views(said)
     gaps = {value: window.gaps(said.types[value].shape) for value, window in seen.items()}
     pieces = partition(said, target, grain, library=library, is_over=is_over)
-    by_library = [p for p in pieces if whole.intersection(p.writes) or (_multiplies(p) and not grain.products)]
-    looked_at = gaps.keys() - {*said.outputs, *(value for piece in by_library for value in piece.reads)}
+    by_library = [p for p in pieces if not whole.keys().isdisjoint(p.writes) or (_multiplies(p) and not grain.products)]
+    stored = {*said.outputs, *(value for piece in by_library for value in piece.reads)}
+    looked_at = gaps.keys() - stored
+    looked = {value: lookup_of(said, match) for value, match in whole.items() if is_looked_up(said, match)}
     for piece in pieces:
         if is_over():
             return None
         apart = [(n, dim) for n, value in enumerate(piece.reads) for dim in gaps.get(value, ())]
         as_it_is = piece in by_library or looked_at.issuperset(piece.writes)
-        own = shares(said, piece.reads, seen, range(len(said.types)))
+        own = _shares(said, piece, seen, {v: lookup for v, lookup in looked.items() if v not in stored})
         prepared = prepare(piece.graph, seed=seed, apart=apart, shares=own)
         computed.append(_computed(piece, prepared, target, limits, as_it_is))
     fused = any(part.structure is not None for part, _ in computed)
@@ -280,6 +285,24 @@ COMPOSITIONS: Mapping[str, tuple[Sequence[str], Words | None]] = {
 """Every composition by its name, in the order in which they are made: a library's kernels, and other words."""
 UNSEARCHED = frozenset({OWN_OPERATORS, *COMPOSITIONS})
 """The configurations of candidates that nobody searched for."""
+
+
+def _matched(said: KernelGraph, rows: Sequence[str]) -> list[Match]:
+    """What kernels of these rows compute. Rows of tables are looked up whatever is asked for: products with ones at
+    their places are spoilt by any of the table that is no number."""
+    found = matches(said, [row for row in COMPOSED_ROWS if row in (LOOKUP, *rows)])
+    return [match for match in found if match.row in rows or not match.attrs["apart"]]
+
+
+def _shares(
+    said: KernelGraph, piece: Piece, seen: Mapping[int, Window], looked: Mapping[int, Lookup]
+) -> tuple[Share, ...]:
+    """What a piece reads of the tensors that others read, too, or that it looks something up in."""
+    own = shares(said, piece.reads, seen, range(len(said.types)))
+    return tuple(
+        share_of(said, value, looked[value]) if value in looked else share
+        for value, share in zip(piece.reads, own, strict=True)
+    )
 
 
 def _said(program: KernelGraph, wordings: Sequence[Wording], seed: int) -> tuple[KernelGraph, list[Pair]]:

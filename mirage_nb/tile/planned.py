@@ -9,7 +9,7 @@ from fractions import Fraction
 from mirage_nb.ir import BlockGraph
 from mirage_nb.targets import Target
 from mirage_nb.tile.resident import validate as resident_validate
-from mirage_nb.tile.resident.program import ResidentProgram
+from mirage_nb.tile.resident.program import ResidentProgram, Table
 from mirage_nb.tile.roles import validate
 from mirage_nb.tile.roles.program import LANES, Program
 from mirage_nb.tile.staged import validate as staged_validate
@@ -19,13 +19,15 @@ from mirage_nb.tile.staged.program import StagedProgram
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A tile program, a staged or a resident one, and the block graph that it was planned of; `numbers`: operands that
-    are one number, `places`: those that number the places of an axis; `op`: the operator that it is."""
+    are one number, `places`: those that number the places of an axis; `op`: the operator that it is; `tables`: what
+    operands are looked up in."""
 
     block: BlockGraph
     program: Program | StagedProgram | ResidentProgram
     numbers: Mapping[int, Fraction] = field(default_factory=dict)
     places: frozenset[int] = frozenset()
     op: int = 0
+    tables: tuple[Table, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Planned {type(self.program).__name__} of {self.block!r}>"

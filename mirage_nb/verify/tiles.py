@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -45,6 +45,7 @@ from mirage_nb.targets import Target
 from mirage_nb.tile.planned import Planned
 from mirage_nb.tile.resident import run as resident_run
 from mirage_nb.tile.resident.program import ResidentProgram
+from mirage_nb.tile.resident.run import Sources
 from mirage_nb.tile.roles.price import multiplied
 from mirage_nb.tile.roles.program import Program, Walk
 from mirage_nb.tile.roles.run import Algebra, Stored, boxed, points, run_point
@@ -52,6 +53,7 @@ from mirage_nb.tile.rules.sketch import pairs
 from mirage_nb.tile.staged import run as staged_run
 from mirage_nb.tile.staged.program import StagedProgram
 from mirage_nb.tile.staged.validate import NONSENSE
+from mirage_nb.verify.looked import Box, Drawn
 
 Array = NDArray[Any]
 T = TypeVar("T", Array, FieldTensor)
@@ -166,6 +168,9 @@ class _Numbers(Protocol[T]):
     def draw(self, name: str, shape: Shape) -> T:
         """Random elements, which are there when they are read."""
 
+    def table(self, name: str, shape: Shape) -> T:
+        """The same, which are there at once."""
+
     def same(self, one: T, other: T) -> bool:
         """Whether two tensors are equal."""
 
@@ -178,6 +183,9 @@ class _Floats:
 
     def draw(self, name: str, shape: Shape) -> Any:
         return _Drawn(Undrawn.of(self._instance.key("floats", name), BOUND, shape))
+
+    def table(self, name: str, shape: Shape) -> Array:
+        return np.asarray(self.draw(name, shape)[:])
 
     def same(self, one: Array, other: Array) -> bool:
         scale = np.max(np.abs(one), initial=0.0, where=np.isfinite(one))
@@ -205,6 +213,9 @@ class _Residues:
         parts: list[Any] = [Undrawn.of(self._instance.key("words", name, k), m.value, shape) for k, m in moduli.items()]
         return FieldTensor(*parts)
 
+    def table(self, name: str, shape: Shape) -> FieldTensor:
+        return self.draw(name, shape).moved(lambda part: np.asarray(part.drawn()))  # type: ignore[attr-defined]
+
     def same(self, one: FieldTensor, other: FieldTensor) -> bool:
         both = one.defined & other.defined
         pairs = [(x, y) for x, y in ((one.p, other.p), (one.q, other.q)) if x is not None and y is not None]
@@ -215,6 +226,7 @@ def _differences(planned: Planned, place: int, numbers: _Numbers[T]) -> Iterator
     """Where a point of the walk stores something else than the block there saves."""
     block, algebra = planned.block, numbers.algebra
     operands = [_operand(planned, arg, numbers) for arg in range(len(block.args))]
+    drawn = Drawn.of(block, planned.tables, numbers.table, place)
     savers = [(op.attrs, block.types[op.inputs[0]].shape) for op in block.savers if isinstance(op.attrs, OutSaverAttrs)]
     stored: Stored[T]
     if isinstance(planned.program, Program):
@@ -223,9 +235,10 @@ def _differences(planned: Planned, place: int, numbers: _Numbers[T]) -> Iterator
         grid = _grid_point(block.grid, began)
     else:
         grid = tuple(map(int, np.unravel_index(place, block.grid)))
-    alone, parts = _alone(block, grid, operands, algebra)
+    alone, parts, boxes = _alone(block, grid, operands, drawn.operands, algebra)
     if not isinstance(planned.program, Program):
-        made = run_staged(replace(planned.program, block=alone, late=frozenset(), behind=False), parts, algebra)
+        program = replace(planned.program, block=alone, late=frozenset(), behind=False)
+        made = run_staged(program, parts, algebra, drawn.sources(boxes))
         begins = [_begin(attrs.omap, block.grid, tile, grid) for attrs, tile in savers]
         stored = {f"o{o}": {at: value} for o, (at, value) in enumerate(zip(begins, made, strict=True))}
     for number, ((attrs, tile), saved) in enumerate(zip(savers, run_block(alone, parts, algebra), strict=True)):
@@ -246,15 +259,14 @@ def _differences(planned: Planned, place: int, numbers: _Numbers[T]) -> Iterator
 
 
 def run_staged(
-    program: StagedProgram | ResidentProgram, args: Sequence[T], algebra: Algebra[T]
+    program: StagedProgram | ResidentProgram, args: Sequence[T], algebra: Algebra[T], sources: Sources | None = None
 ) -> tuple[T, ...]:
-    """What the blocks of a staged or resident program save, side by side. Raises GraphError as its machine does."""
+    """What the blocks of a staged or resident program save, side by side; sources: what operands are looked up in, with
+    the places of whole operands. Raises GraphError as its machine does."""
     block, batch = program.block, len(program.block.grid)
     reads = {values[0]: op.attrs for op, values in block.definitions() if isinstance(op.attrs, InIterAttrs)}
-    tiles = {
-        value: algebra.view(args[a.arg], arrays.Split(a.imap, a.fmap, block.grid, block.loop, a.tile))
-        for value, a in reads.items()
-    }
+    splits = {v: arrays.Split(a.imap, a.fmap, block.grid, block.loop, a.tile) for v, a in reads.items()}
+    tiles = {value: algebra.view(args[a.arg], splits[value]) for value, a in reads.items()}
 
     def tile(value: int, iteration: int) -> T:
         found = algebra.view(tiles[value], arrays.Iteration(iteration, batch))
@@ -263,7 +275,10 @@ def run_staged(
     if isinstance(program, StagedProgram):
         made = staged_run.Run(program, algebra, tile).run()
     else:
-        made = resident_run.Run(program, algebra, tile).run()
+        if (given := sources) is not None:  # nothing stands behind an end
+            first = arrays.Iteration(0, batch)
+            sources = replace(given, places=lambda v: tuple(first(splits[v](place)) for place in given.places(v)))
+        made = resident_run.Run(program, algebra, tile, sources=sources).run()
     savers = [op.attrs for op in block.savers if isinstance(op.attrs, OutSaverAttrs)]
     return tuple(
         algebra.view(value, arrays.Place(attrs.omap, block.grid, attrs.shape))
@@ -305,25 +320,30 @@ def _begin(cut: tuple[int | None, ...], grid: Point, part: Sequence[int], point:
     return tuple(found)
 
 
-def _alone(block: BlockGraph, point: Point, operands: Sequence[T], algebra: Algebra[T]) -> tuple[BlockGraph, list[T]]:
-    """One block of a block graph as a block graph of its own, and what it reads of each operand."""
+def _alone(
+    block: BlockGraph, point: Point, operands: Sequence[T], looked: Mapping[int, T], algebra: Algebra[T]
+) -> tuple[BlockGraph, list[T], dict[int, Box]]:
+    """One block of a block graph as a block graph of its own, and what it reads of each operand, or of what is looked
+    up; where that lies, by the value."""
     ops: list[Op] = []
     args: list[TensorType] = []
     parts: list[T] = []
-    for op in block.ops:
+    boxes: dict[int, Box] = {}
+    for op, values in block.definitions():
         attrs = op.attrs
         if isinstance(attrs, InIterAttrs):
             tile = block.tile_shape(attrs)
             whole = [size * block.loop if dim == attrs.fmap else size for dim, size in enumerate(tile)]
             begin = _begin(attrs.imap, block.grid, whole, point)
             box = tuple(slice(a, a + size) for a, size in zip(begin, whole, strict=True))
-            parts.append(algebra.view(operands[attrs.arg], partial(boxed, box)))
+            boxes[values[0]] = box
+            parts.append(algebra.view(looked.get(values[0], operands[attrs.arg]), partial(boxed, box)))
             args.append(replace(block.args[attrs.arg], shape=parts[-1].shape))
             op = replace(op, attrs=replace(attrs, arg=len(parts) - 1, tile=tile))
         elif isinstance(attrs, OutSaverAttrs):
             op = replace(op, attrs=replace(attrs, shape=None))
         ops.append(_plain(op))
-    return replace(block, ops=tuple(ops), args=tuple(args), grid=(1,) * len(block.grid)), parts
+    return replace(block, ops=tuple(ops), args=tuple(args), grid=(1,) * len(block.grid)), parts, boxes
 
 
 def _plain(op: Op) -> Op:

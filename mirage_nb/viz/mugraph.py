@@ -35,7 +35,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.ir.text import print_graph
-from mirage_nb.ir.windows import launched
+from mirage_nb.search.sizes.looked import launched
 from mirage_nb.viz import layout, svg
 from mirage_nb.viz.axes import AxisNames, Path, axis_names
 from mirage_nb.viz.raster import png_bundle, with_png

@@ -20,11 +20,11 @@ from mirage_nb.errors import EmitError, LaunchError, ShapeError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import DType, KernelGraph
 from mirage_nb.ir.sizes import Cut, resized, size_of
-from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.optimize.reach import Reaches
 from mirage_nb.runtime.execution.execute import CpuExecutable
 from mirage_nb.search import EFFORTS, configurations, instances, prepare
+from mirage_nb.search.sizes.looked import launched
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import TOLERANCE, draw, errors
 from tests.search.explored import explored

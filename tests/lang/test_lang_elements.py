@@ -14,7 +14,7 @@ from mirage_nb.predefined.rows import LOOKUP
 from mirage_nb.search.composition import LIBRARY_AND_FUSED
 from mirage_nb.search.session.unsearched import unsearched
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.rules.register_resident import holds
+from mirage_nb.tile.rules.held import holds
 from mirage_nb.verify.fields.indices import indices
 from tests.codegen.running import TOLERANCE, errors, run
 from tests.shares import crossed

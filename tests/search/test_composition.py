@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 
 from mirage_nb.bench.programs import text
-from mirage_nb.codegen import LibraryCall, default_options, emit
+from mirage_nb.codegen import Launch, LibraryCall, default_options, emit
 from mirage_nb.interp import reference
 from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
-from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.predefined import matches
@@ -30,6 +29,7 @@ from mirage_nb.search.session.unsearched import unsearched
 from mirage_nb.search.sizes.explained import explain_estimate
 from mirage_nb.search.sizes.instantiate import drafts
 from mirage_nb.search.sizes.library import library_us
+from mirage_nb.search.sizes.looked import launched
 from mirage_nb.search.structure import as_they_stand
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify
@@ -270,3 +270,20 @@ def test_what_runs_along_an_axis_is_a_kernel_for_eight_times_as_many_elements(
     made = library_and_fused(parse(f"X: {dtype}[2, 70, 5]\nreturn {line}").graph, H200)
     assert made is not None and launched(made.instance.graph) == kernels
     run_and_compare(made.instance.graph)
+
+
+@pytest.mark.parametrize(("text", "kernels"), [
+    ("E: bf16[50257,768]\nP: bf16[1024,768]\nI: i64[8,1024]\nreturn layer_norm(E[I] + P)", 1),
+    ("E: bf16[50257,768]\nI: i64[8192]\nreturn E[I] * (I != 0)[:, None]", 1),
+    ("Q: bf16[64,32,128]\nC: bf16[4096,128]\nI: i64[64]\nreturn Q * C[I][:, None, :] + concat(-Q[:, :, 64:], "
+     "Q[:, :, :64], axis=2) * C[I + 1][:, None, :]", 2),
+])  # fmt: skip
+def test_what_is_looked_up_takes_the_bytes_that_are_found(text: str, kernels: int) -> None:
+    """It was a kernel of its own, whose result another one read: 2.2 times as long as reading the rows once."""
+    program = parse(text).graph
+    best = min(unsearched(program, H200), key=lambda c: c.estimate_us)
+    launches = emit(best.graph, H200).launches
+    assert len(launches) == kernels and all(isinstance(step, Launch) for step in launches)
+    rows, others = program.output_types[0].nbytes, sum(i.type.nbytes for i in program.inputs[1:])
+    floor = H200.start_us + (2 * rows + others) / (H200.device_bandwidth * 1e3)
+    assert best.estimate_us < 1.2 * floor + (kernels - 1) * H200.start_us

@@ -7,12 +7,12 @@ import pytest
 
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph, OpKind
-from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, configurations, prepare
 from mirage_nb.search.composition import PRODUCTS_FUSED, UNSEARCHED
 from mirage_nb.search.pieces.assemble import instances, tiny
 from mirage_nb.search.session.unsearched import unsearched
+from mirage_nb.search.sizes.looked import launched
 from mirage_nb.search.wordings.depths import PARTS, evened, halved, joined, parted, uneven
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.proof import Proof, prove

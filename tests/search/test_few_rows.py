@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mirage_nb.ir import OpKind
-from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search import prepare
@@ -18,6 +17,7 @@ from mirage_nb.search.composition import (
 )
 from mirage_nb.search.pieces.assemble import instances, tiny
 from mirage_nb.search.session.unsearched import unsearched
+from mirage_nb.search.sizes.looked import launched
 from mirage_nb.search.structure import looped
 from mirage_nb.targets import TARGETS
 from mirage_nb.verify.trials import verify

@@ -8,11 +8,11 @@ import pytest
 from mirage_nb.codegen import LibraryCall, emit
 from mirage_nb.interp import reference
 from mirage_nb.ir import OpKind
-from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.optimize import plan
 from mirage_nb.search.composition import ONE_ROW, ROWS_FUSED, library_and_fused
 from mirage_nb.search.session.unsearched import judged, unsearched
+from mirage_nb.search.sizes.looked import launched
 from mirage_nb.search.wordings.one_row import as_sums, evened, uneven
 from mirage_nb.targets import TARGETS
 from tests.codegen.running import check

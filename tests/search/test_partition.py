@@ -27,10 +27,10 @@ from mirage_nb.ir import (
     Trait,
 )
 from mirage_nb.lang import parse
-from mirage_nb.search.pieces import partition as module
 from mirage_nb.search.pieces.grain import COMPOSED, SEARCHED, Grain
 from mirage_nb.search.pieces.partition import FREE, partition
 from mirage_nb.search.pieces.piece import Piece, is_heavy
+from mirage_nb.search.sizes import coarse
 from mirage_nb.search.wordings.coalesced import coalesced
 from mirage_nb.targets import TARGETS
 from tests.clock import cpu_limit
@@ -344,7 +344,7 @@ def test_what_was_estimated_is_known_to_the_next_partition(monkeypatch: pytest.M
     """A program is partitioned in other words, too, and then its pieces: their tensors have other names."""
     said = "{0}: f16[24, 192]\n{1}: f16[192, 56]\nreturn rms_norm(silu(({0} + 0.5) @ {1}))"
     found = [p.digest for p in partition(parse(said.format("X", "W")).graph, H200, COMPOSED)]
-    monkeypatch.setattr(module, "prepare", None)
+    monkeypatch.setattr(coarse, "prepare", None)
     assert found == [p.digest for p in partition(parse(said.format("Y", "V")).graph, H200, COMPOSED)]
 
 

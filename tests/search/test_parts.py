@@ -12,9 +12,9 @@ from mirage_nb.bench.generated import program as random_program
 from mirage_nb.errors import MirageError
 from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import KernelGraph, OpKind
-from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.search.axes import prepare
+from mirage_nb.search.sizes.looked import launched
 from mirage_nb.search.wordings.parts import parts
 from mirage_nb.verify.verdict import VerdictKind
 from tests.shares import shared_out

@@ -19,7 +19,8 @@ from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.search.sizes.work import held_in_registers
 from mirage_nb.search.structure import as_they_stand
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.rules.register_resident import Loaded, by_columns, by_rows, by_teams, holds, widest
+from mirage_nb.tile.rules.held import holds
+from mirage_nb.tile.rules.register_resident import Loaded, by_columns, by_rows, by_teams, widest
 from tests.codegen.running import check
 from tests.search.explored import explored
 from tests.shares import crossed

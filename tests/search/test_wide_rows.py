@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from mirage_nb.codegen import emit
 from mirage_nb.interp import reference
 from mirage_nb.ir import BlockGraph, KernelGraph, Op, OpKind, ReshapeAttrs
-from mirage_nb.ir.windows import launched
 from mirage_nb.lang import parse
 from mirage_nb.search.composition import COLUMNS, CROSSED, DEEP, library_and_fused
 from mirage_nb.search.session.unsearched import judged
+from mirage_nb.search.sizes.looked import launched
 from mirage_nb.search.wordings.deep import products
 from mirage_nb.search.wordings.squares import about_own, of_more
 from mirage_nb.search.wordings.wide_rows import Longest, in_parts
 from mirage_nb.targets import TARGETS
-from mirage_nb.tile.rules.register_resident import holds
+from mirage_nb.tile.rules.held import holds
 from mirage_nb.verify.trials import verify
 from tests.codegen.running import check
 from tests.shares import examples

@@ -13,7 +13,7 @@ from mirage_nb.bench.workloads import workload
 from mirage_nb.codegen import emit
 from mirage_nb.ir import DType, KernelGraph, OpKind, PadAttrs, SliceAttrs
 from mirage_nb.ir.text import parse_graph, print_graph
-from mirage_nb.ir.windows import Share, launched, shares
+from mirage_nb.ir.windows import Share, shares
 from mirage_nb.ir.windows import views as windows_of
 from mirage_nb.lang import parse
 from mirage_nb.predefined import matches
@@ -22,6 +22,7 @@ from mirage_nb.search.composition import library_and_fused
 from mirage_nb.search.session.submission import submitted
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.instantiate import sized
+from mirage_nb.search.sizes.looked import launched
 from mirage_nb.search.sizes.traffic import traffic
 from mirage_nb.search.sizes.written import written_cost, written_kernels
 from mirage_nb.targets import find_target

@@ -20,18 +20,16 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import lru_cache
 
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import OPS, DimAttrs, KernelGraph, OpKind, Trait
 from mirage_nb.ir.graph import reached
 from mirage_nb.ir.windows import MOVING
-from mirage_nb.predefined import Match
-from mirage_nb.search.axes import prepare
+from mirage_nb.predefined import LOOKUP, Match
 from mirage_nb.search.pieces.grain import FOLDING, SEARCHED, Grain
 from mirage_nb.search.pieces.groups import Groups
 from mirage_nb.search.pieces.piece import HEAVY, VIEWS, Cone, Piece, Whole, is_heavy
-from mirage_nb.search.sizes.coarse import KNOWN, coarse_us, one_block_fits
+from mirage_nb.search.sizes.coarse import generated_us
 from mirage_nb.search.sizes.library import library_us
 from mirage_nb.targets import Target
 
@@ -106,15 +104,6 @@ def _as_cut(graph: KernelGraph) -> KernelGraph:
     return graph
 
 
-@lru_cache(maxsize=KNOWN)
-def _generated_us(graph: KernelGraph, target: Target, looped: bool) -> float:
-    """What a program takes as one kernel or two, which may have loops; infinite where it is none. It is cut into the
-    same pieces in other words, and its pieces into theirs."""
-    prepared = prepare(graph)
-    fits = not prepared.refused and (looped or one_block_fits(prepared, target))
-    return coarse_us(prepared, target) if fits else math.inf
-
-
 def _numbered(things: Iterable[object]) -> list[int]:
     """Numbers for things, the same for equal ones."""
     known: dict[object, int] = {}
@@ -145,6 +134,7 @@ class _Partition:
         self.read = _numbered(self._tensors())
         self.made = dict(zip(self.maker, _numbered([(op.kind, op.attrs) for op in self.maker.values()]), strict=True))
         self.constant = self._constant()
+        self.looked = {match.output: match for match in library if match.row == LOOKUP}
         self.again = self._made_again(inside).union(again, self._shared(library) if not grain.looped else ())
         self.needed = sorted(self._needed())
         self.stored = {value for value in self.needed if value not in self.again}
@@ -153,11 +143,11 @@ class _Partition:
         for value, sources in self.sources.items():
             for source in sources:
                 self.readers.setdefault(source, []).append(value)
-        self.seen = self._all_seen()
         self.known: dict[object, float] = {}
         self.looked_at = 0
         self.whole = {self._computed_by(match): match for match in library if match.output in self.stored}
         self.fixed = frozenset[int]().union(*self.whole)
+        self.seen = self._all_seen()
         members = {value: frozenset([value]) for value in self.needed if value not in self.fixed}
         members |= {match.output: members for members, match in self.whole.items()}
         self.groups = Groups(members, self.sources, self.readers)
@@ -248,9 +238,11 @@ class _Partition:
         return value in self.maker and self.maker[value].kind is not OpKind.CONST
 
     def _sources(self, value: int) -> list[int]:
-        """The inputs and computed values that an operator reads, through views that are made where they are read."""
+        """The inputs and computed values that an operator reads, through views that are made where they are read; of
+        what is looked up, the table and the numbers."""
         found: dict[int, None] = {}
-        front, opened = list(reversed(self.maker[value].inputs)), set[int]()
+        looked, opened = self.looked.get(value), set[int]()
+        front = [*reversed(self.maker[value].inputs if looked is None else looked.inputs)]
         while front:
             source = front.pop()
             op = self.maker.get(source)
@@ -273,7 +265,8 @@ class _Partition:
     def _cone(self, members: frozenset[int]) -> Cone:
         """What a group has to compute: what others read, and outputs."""
         writes = [v for v in sorted(members) if v in self.outputs or not members.issuperset(self.readers.get(v, ()))]
-        return self.program.cone(self.stored, writes, members)
+        looked = [self.looked[v].inside for v in writes if v in self.looked]  # what says a lookup is its own
+        return self.program.cone(self.stored.difference(*looked), writes, members)
 
     def _spelled(self, cone: Cone) -> object:
         """Equal for equal pieces, as digests are."""
@@ -289,30 +282,35 @@ class _Partition:
 
     def _us(self, members: frozenset[int]) -> float:
         """What a group takes: as one kernel or two, or, alone, by a library; infinite if neither can be."""
-        if (match := self.whole.get(members)) is not None:
-            return match.us(self.graph, self.target)
         if len(members) == 1 and members <= self.seen:
             return 0.0
+        if (match := self.whole.get(members)) is not None:
+            return match.us(self.graph, self.target)
         cone = self._cone(members)
         alike = self._spelled(cone)
         known = self.known.get(alike)
         if known is None:
             self.looked_at += len(members)
-            known = _generated_us(self.told(self.program.piece(cone).unnamed), self.target, self.grain.looped)
+            known = generated_us(self.told(self.program.piece(cone).unnamed), self.target, self.grain.looped)
             if len(members) == 1:
                 known = min(known, library_us(self.graph, self.maker[min(members)], self.target))
             self.known[alike] = known
         return known
 
     def _all_seen(self) -> frozenset[int]:
-        """The parts of tensors that generated kernels alone read, and read where they lie (`ir.windows`)."""
-        moving = (value for value in self.needed if self.maker[value].kind in MOVING)
+        """The parts of tensors that generated kernels alone read, and read where they lie (`ir.windows`), and what such
+        kernels alone look up."""
+        moving = (value for value in self.needed if value in self.looked or self.maker[value].kind in MOVING)
         return frozenset(value for value in moving if value not in self.outputs and not self._by_library(value))
 
     def _by_library(self, value: int) -> bool:
-        """Whether some reader of a value is a product by a library."""
-        heavy = any(is_heavy(self.graph, self.maker[reader]) for reader in self.readers.get(value, ()))
-        return heavy and not self.grain.products
+        """Whether some reader of a value is a product by a library; of what is looked up, any product, and any kernel
+        of a library."""
+        readers = self.readers.get(value, ())
+        if value in self.looked and not self.fixed.isdisjoint(readers):
+            return True
+        heavy = any(is_heavy(self.graph, self.maker[reader]) for reader in readers)
+        return heavy and (value in self.looked or not self.grain.products)
 
     def _allowed(self, members: frozenset[int]) -> bool:
         if members & self.fixed:

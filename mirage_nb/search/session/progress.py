@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mirage_nb.ir import KernelGraph
-from mirage_nb.ir.windows import launched
 from mirage_nb.search.saturation.events import Counts, Outcome, Prefix
+from mirage_nb.search.sizes.looked import launched
 from mirage_nb.verify.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:

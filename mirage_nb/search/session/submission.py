@@ -14,7 +14,7 @@ from mirage_nb.search.session.progress import Candidate
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.targets import Target
-from mirage_nb.tile.rules.register_resident import holds
+from mirage_nb.tile.rules.held import holds
 from mirage_nb.verify.fields.drawn import is_small
 from mirage_nb.verify.files import describe, read_graph
 from mirage_nb.verify.proof import verify_and_prove

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage_nb.ir import HALVES, KernelGraph, OpKind
-from mirage_nb.search.axes import Prepared
+from mirage_nb.search.axes import Prepared, prepare
 from mirage_nb.search.limits import MAX_GRID_DIMS
 from mirage_nb.search.pieces.piece import HEAVY
 from mirage_nb.search.sizes.constants import FITTED
@@ -70,6 +70,15 @@ class _Work:
 def coarse_us(prepared: Prepared, target: Target) -> float:
     """Microseconds of a program that can be said over axes, as one kernel or two; infinite where it fits no chip."""
     return min(_one_or_two_us(prepared, target))
+
+
+@lru_cache(maxsize=KNOWN)
+def generated_us(graph: KernelGraph, target: Target, looped: bool) -> float:
+    """What a program takes as one kernel or two, which may have loops; infinite where it is none. It is cut into the
+    same pieces in other words, and its pieces into theirs."""
+    prepared = prepare(graph)
+    fits = not prepared.refused and (looped or one_block_fits(prepared, target))
+    return coarse_us(prepared, target) if fits else math.inf
 
 
 def two_pay(prepared: Prepared, target: Target) -> bool:

@@ -28,6 +28,8 @@ class Constants:
     the same 30 us, and 18 us where each block had its own."""
     latency_us: float = 1.03
     """From the request of a tile to its arrival: a ring of 4 tiles of 2 KB turned in 0.25 us."""
+    found_us: float = 0.6
+    """From the request of a number to that of what it says: a way to L2 and, mostly, to memory. Nobody has timed it."""
     direct_us: float = 0.5
     """A vector that a thread reads from device memory itself and waits for."""
     begin_us: float = 0.035

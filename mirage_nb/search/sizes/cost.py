@@ -99,7 +99,8 @@ class Estimates:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one block does, and what a multiprocessor has to hold for it, one number for each choice of sizes.
+    """What one block does, and what a multiprocessor has to hold for it, one number for each choice of sizes. found_us:
+    until it knows where stands what it looks up.
 
     `memory`: shared memory, by the warps that compute. `staged`: tiles go through shared memory; else the block holds
     them in registers.
@@ -113,6 +114,7 @@ class Block:
     loop: Numbers
     memory: Mapping[int, Memory]
     staged: Truths
+    found_us: float
 
 
 def _at(part: Any, chosen: Chosen) -> Any:
@@ -121,6 +123,8 @@ def _at(part: Any, chosen: Chosen) -> Any:
         return part[..., chosen]
     if isinstance(part, Mapping):
         return {key: _at(inner, chosen) for key, inner in part.items()}
+    if isinstance(part, float):
+        return part
     return type(part)(*(_at(getattr(part, field.name), chosen) for field in fields(part)))
 
 
@@ -147,6 +151,7 @@ def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
         tiles.sizes.loop,
         {count: memory(tiles, copied.bulk, count) for count in warps},
         ~held.fits,
+        constants.found_us * any(read.share.looked_up for read in tiles.outline.reads.values()),
     )
 
 
@@ -210,7 +215,7 @@ def _wave(
     waiting = np.maximum(early - depth * moving / loop, 0.0)
     longest: Numbers = np.maximum(moving + waiting, before + early + (loop - 1) * looped)
     beside = sharing * np.where(block.staged, copied.us_saved, constants.begin_us)
-    alone = constants.latency_us + looped + spent.late * slowed + beside
+    alone = constants.latency_us + block.found_us + looped + spent.late * slowed + beside
     # Blocks that hold their tiles come one by one, and ask for theirs while others compute. One that has a
     # multiprocessor for itself asks when the one before it has handed its results over.
     stored = block.traffic.own[-1]

@@ -2,7 +2,7 @@
 
 In: an operator of a kernel graph, a target. Out: microseconds. A product is one launch at the rate that libraries
 reach; everything else is one that moves its operands and its result through device memory (`runtime.kernel.library`).
-Numbers of places, and parts of tensors, that only generated kernels read take nothing.
+Numbers of places, parts of tensors and what is looked up, where only generated kernels read it, take nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mirage_nb.ir.windows import windows
 from mirage_nb.predefined import matches, needed
 from mirage_nb.predefined.rows import PLAIN_SHARE, PRODUCT_PASSES, product_us, unaligned
 from mirage_nb.search.sizes.cost import Cost
+from mirage_nb.search.sizes.looked import looked_up_by_kernels
 from mirage_nb.targets import Target
 
 LIBRARY_SHARE = 0.8
@@ -40,8 +41,8 @@ class LibraryStep:
 def library_steps(graph: KernelGraph, target: Target) -> Iterator[LibraryStep]:
     """The kernels of a library that compute a graph of pre-defined operators, and those beside graph-defined ones."""
     chosen = matches(graph)
-    computed, whole = needed(graph, chosen) - counted(graph), {match.output: match for match in chosen}
-    computed -= windows(graph).keys()
+    nowhere = counted(graph) | windows(graph).keys() | looked_up_by_kernels(graph, chosen).keys()
+    computed, whole = needed(graph, chosen) - nowhere, {m.output: m for m in chosen if m.output not in nowhere}
     for op, values in graph.definitions():
         if (match := whole.get(values[0])) is not None:
             yield LibraryStep(match.row, match.us(graph, target), (*match.inputs, match.output))

@@ -150,7 +150,7 @@ def _moved(tiles: Tiles, read: Moved) -> tuple[Numbers, Numbers, Numbers]:
     def found() -> tuple[Numbers, Numbers, Numbers]:
         times = tiles.filled(read) * (sizes.loop if read.streamed else 1.0)
         reached, mine = tiles.reached(read) * times, tiles.nbytes(read) * read.share.part * times
-        whole = mine
+        whole = mine * read.share.first
         for cut, along in sizes.blocks.items():
             if cut in read.cuts:
                 whole = whole * along

@@ -28,9 +28,12 @@ from mirage_nb.ir import (
 )
 from mirage_nb.ir.places import numbered
 from mirage_nb.ir.windows import Share, Window, shares, windows
+from mirage_nb.predefined import LOOKUP, matches
+from mirage_nb.predefined.lookups import looked_up, share_of
 from mirage_nb.search.sizes.anatomy import Beside, Chain, Extent, Fixed, Mask, Moved, Outline, Sizes
 from mirage_nb.search.sizes.cost import Cost, best_variant, estimate
 from mirage_nb.search.sizes.library import library_steps
+from mirage_nb.search.sizes.looked import looked_up_by_kernels
 from mirage_nb.search.sizes.occupancy import DEFAULT_VARIANT, Variant
 from mirage_nb.search.sizes.tiles import Tiles
 from mirage_nb.targets import Target
@@ -107,7 +110,7 @@ def _cost(kernel: _Written, target: Target) -> Cost:
 def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
     given, graph = graph.types, widen(graph)
     roots, uniform, left, seen = [*range(len(graph.types))], graph.uniform(), set[int](), windows(graph)
-    places = numbered(graph)
+    places, looked = numbered(graph), looked_up_by_kernels(graph, matches(graph, [LOOKUP]))
     found: list[tuple[int, _Written | None]] = []
     for op, values in graph.definitions():
         if values[0] in uniform:
@@ -119,8 +122,11 @@ def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
             counted = frozenset(arg for arg, value in enumerate(op.inputs) if value in places)
             tensors = [roots[value] for value in op.inputs]
             numbers, own = tuple(map(tensors.index, tensors)), shares(graph, op.inputs, seen, roots)
+            tables = looked_up(op.inputs, looked, seen)
+            own = tuple(share_of(graph, op.inputs[n], tables[n]) if n in tables else s for n, s in enumerate(own))
             boxed = tuple(_in_boxes(seen.get(value), graph.types[value]) for value in op.inputs)
             behind = {*tensors, *(roots[seen[value].base] for value in op.inputs if value in seen)}
+            behind |= {roots[source] for lookup in tables.values() for source in (lookup.table, lookup.numbers)}
             follows = not left.isdisjoint(behind)
             saved = tuple(given[value].dtype.size for value in values)
             found.append((values[0], _Written(op.body, numbers, own, boxed, literals, counted, follows, saved)))

@@ -248,8 +248,56 @@ class Access(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """What operand `value` of a block is looked up in. Element i of it is element offset + sum(i[d] * strides[d]) of
+    what is looked up, that is of line element // columns of this; it stands at number * columns + element % columns +
+    line * pitch of the table, where the number is that of its line in tensor `numbers` of numbers, and is 0 where this
+    names none of `rows`."""
+
+    value: int
+    numbers: int
+    rows: int
+    columns: int
+    pitch: int
+    offset: int
+    strides: Extents
+
+    def element(self, at: Multi) -> Index:
+        """Which element of what is looked up an element of the operand is."""
+        return sum((part * step for part, step in zip(at, self.strides, strict=True)), start=Index(const=self.offset))
+
+    def line(self, element: Index) -> Index:
+        """Which number says where it stands."""
+        return element // self.columns
+
+    def place(self, element: Index, row: Index) -> Index:
+        """Where it stands, in this row of its line."""
+        return row * self.columns + element % self.columns + self.line(element) * self.pitch
+
+    def whole(self, dim: int, width: int) -> bool:
+        """Whether vectors along a dimension, of so many elements, each begin at a multiple of that and lie within a
+        row."""
+        others = (step for d, step in enumerate(self.strides) if d != dim)
+        aligned = all(n % width == 0 for n in (self.offset, self.columns, *others))
+        return width > 1 and self.strides[dim] == 1 and aligned
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """A thread asks in which rows of its table an operand stands, `width` elements at once, or by a number for each of
+    them: below `rows`, by a tensor of numbers; where there is no such row nothing is loaded, and zeros are found."""
+
+    value: int
+    width: int
+    each: bool
+    numbers: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
-    """A thread asks for all that it holds of an operand, `width` elements at once."""
+    """A thread asks for all that it holds of an operand, `width` elements at once; of one that is looked up, in rows
+    that it has found."""
 
     value: int
     width: int
@@ -329,7 +377,7 @@ class Save:
     first: bool
 
 
-Statement: TypeAlias = Depend | Each | Load | Task | Fold | Running | Forget | Save
+Statement: TypeAlias = Depend | Each | Find | Load | Task | Fold | Running | Forget | Save
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +386,7 @@ class ResidentProgram:
 
     block: whose values they compute, which lie in `places`; forms: how the tile has the elements of each. outputs: what
     is saved. scratch: floats of shared memory. late: operands that nothing reads before it has waited for the kernel in
-    front; behind: that holds of stores, too.
+    front; behind: that holds of stores, too. tables: what operands are looked up in.
     """
 
     block: BlockGraph
@@ -350,6 +398,11 @@ class ResidentProgram:
     code: tuple[Statement, ...]
     late: frozenset[int] = frozenset()
     behind: bool = False
+    tables: tuple[Table, ...] = ()
+
+    def table(self, value: int) -> Table | None:
+        """What an operand is looked up in, if it is."""
+        return next((table for table in self.tables if table.value == value), None)
 
     def __repr__(self) -> str:
         statements = len([*flat(self.code)])

@@ -1,18 +1,19 @@
 """Runs resident programs on tiles; what goes wrong on the way is told.
 
-In: a resident program, an algebra (`interp`) and the tiles of its operands, or none to look only at who reads and
-writes what and when. Out: what is saved of every output. Registers are arrays [thread, vectors along each reduced axis,
-element of a vector], so that elementwise operators take elements of the same thread; what combines registers of several
-threads takes those that the function of the device library takes. A thread that shares no results has one vector of
-them after the other: each stands here for a thread.
+In: a resident program, an algebra (`interp`), the tiles of its operands and what they are looked up in, or none to look
+only at who reads and writes what and when. Out: what is saved of every output. Registers are arrays [thread, vectors
+along each reduced axis, element of a vector], so that elementwise operators take elements of the same thread; what
+combines registers of several threads takes those that the function of the device library takes. A thread that shares no
+results has one vector of them after the other: each stands here for a thread.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,19 @@ class Owned:
     at: Indices
     inside: Mask
     first: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What operands are looked up in. tables: by their values, as one dimension, or the first elements of it, which
+    stand for all that are as many places apart; sizes: all their elements. numbers: tensors of these. places: of the
+    tile of an operand, which elements of that it has, along each dimension, counted from 1 on (0: none, behind an
+    end)."""
+
+    tables: Mapping[int, Any]
+    sizes: Mapping[int, int]
+    numbers: Sequence[NDArray[Any]]
+    places: Callable[[int], tuple[Indices, ...]]
 
 
 @lru_cache(maxsize=32)
@@ -81,7 +95,7 @@ def owned(layout: RegisterLayout, form: Extents) -> Owned:
 class Run(Machine[ResidentProgram]):
     """One run. registers: of operands and results; waited: for the kernel in front; walking: each vector of results;
     ran: what running sums are; saved: of every output its parts; step, lives: at which statement registers were filled,
-    and last read."""
+    and last read; sources: what operands are looked up in; rows: of these, where they stand."""
 
     registers: dict[int | str, Any] = field(default_factory=dict)
     waited: bool = False
@@ -90,6 +104,8 @@ class Run(Machine[ResidentProgram]):
     saved: dict[int, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
     step: int = 0
     lives: dict[int | str, tuple[int, int]] = field(default_factory=dict)
+    sources: Sources | None = None
+    rows: dict[int, Indices | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,8 +151,10 @@ class Run(Machine[ResidentProgram]):
                     self.wrong("a thread has several vectors of results")
                 case resident.Task(body=body):
                     self._body(body)
-                case resident.Load(value):
-                    self._load(value)
+                case resident.Find():
+                    self._find(statement)
+                case resident.Load():
+                    self._load(statement)
                 case resident.Fold():
                     self._fold(statement)
                 case resident.Running():
@@ -159,12 +177,66 @@ class Run(Machine[ResidentProgram]):
         self.lives[name] = self.lives[name][0], self.step
         return self.registers[name]
 
-    def _load(self, value: int) -> None:
+    def _ask(self, value: int) -> None:
+        """Look at when something is read for an operand."""
         attrs = self.ops[value].attrs
         assert isinstance(attrs, InIterAttrs)
         if attrs.arg in self.program.late and not self.waited:
             self.wrong(f"%{value} is read before the kernel in front has ended")
-        self._fill(value, self._tile(value))
+
+    def _load(self, load: resident.Load) -> None:
+        self._ask(load.value)
+        table = self.program.table(load.value)
+        self._fill(load.value, self._tile(load.value) if table is None else self._looked_up(load, table))
+
+    def _find(self, find: resident.Find) -> None:
+        self._ask(find.value)
+        table = self.program.table(find.value)
+        if table is None or find.value in self.rows:
+            self.wrong(f"%{find.value} is found already, or is in no table")
+            return
+        self.rows[find.value] = None
+        if self.sources is None:
+            return
+        element = self._elements(table)
+        if not find.each:
+            element = np.repeat(element[..., :: find.width], find.width, -1)[..., : element.shape[-1]]
+        numbers = self.sources.numbers[find.numbers].reshape(-1)
+        found = numbers[np.clip(element, 0, None) // table.columns]
+        named = (element >= 0) & (found >= 0) & (found < find.rows) & (found == np.floor(found))
+        self.rows[find.value] = np.where(named, found, -1).astype(np.int64)
+
+    def _elements(self, table: resident.Table) -> Indices:
+        """Which elements of what is looked up the threads hold of an operand; -1: none."""
+        assert self.sources is not None
+        places, at = self.sources.places(table.value), owned(self.layout, self.forms[table.value]).at
+        mine = [place.reshape(*place.shape[: self.batch], -1)[..., at] for place in places]
+        steps = ((place - 1) * step for place, step in zip(mine, table.strides, strict=True))
+        found: Indices = np.where(reduce(np.minimum, mine) > 0, sum(steps, start=np.array(table.offset)), -1)
+        return found
+
+    def _looked_up(self, load: resident.Load, table: resident.Table) -> Any:
+        """What threads hold of an operand that stands in the rows of a table that they have found."""
+        if load.value not in self.rows:
+            self.wrong(f"%{load.value} is read before it is found")
+        if self.algebra is NOTHING or self.sources is None:
+            return None
+        row, element = self.rows[load.value], self._elements(table)
+        assert row is not None
+        if load.access is not resident.Access.EACH:  # a vector lies as its first element says
+            width = min(load.width, element.shape[-1])
+            first, more = np.repeat(element[..., ::width], width, -1), np.arange(element.shape[-1]) % width
+            element = np.where(first >= 0, first + more, -1)
+        inside = (row >= 0) & (element >= 0)
+        place = row * table.columns + element % table.columns + element // table.columns * table.pitch
+        if (place[inside] >= self.sources.sizes[load.value]).any():
+            self.wrong(f"%{load.value} is read beyond its table")
+
+        def taken(array: NDArray[Any]) -> NDArray[Any]:
+            found: NDArray[Any] = array[np.where(inside, place, 0) % array.size]
+            return np.where(inside, found, np.zeros_like(found))
+
+        return self.algebra.view(self.sources.tables[load.value], taken)
 
     def _tile(self, value: int) -> Any:
         """What threads hold of an operand."""

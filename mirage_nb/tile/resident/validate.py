@@ -21,7 +21,7 @@ from mirage_nb.ir import AccumKind, BlockGraph, InIterAttrs, Op, OpKind, Running
 from mirage_nb.targets import Target
 from mirage_nb.tile.lines import line_of
 from mirage_nb.tile.resident import program as resident
-from mirage_nb.tile.resident.program import ResidentProgram, result
+from mirage_nb.tile.resident.program import ResidentProgram, deepest, result
 from mirage_nb.tile.resident.run import Run
 from mirage_nb.tile.roles.program import LANES, flat
 from mirage_nb.tile.rules.boxes import read_once
@@ -146,6 +146,8 @@ class _Validator:
                 case resident.Task(op):
                     yield from self._each(statement.body, self.block.ops[op])
                     continue
+                case resident.Find():
+                    wrong = self._find(statement)
                 case resident.Load():
                     wrong = self._load(statement)
                 case resident.Fold() | resident.Running():
@@ -156,6 +158,23 @@ class _Validator:
                     yield from self._each(getattr(statement, "body", ()), task)
                     continue
             yield from (f"{line_of(statement)}: {what}" for what in wrong)
+
+    def _find(self, find: resident.Find) -> Iterator[str]:
+        """Whether it asks for what its table is numbered by, and no number is taken that names no row."""
+        table, form = self.program.table(find.value), self.forms[find.value]
+        if table is None:
+            yield f"%{find.value} is in no table"
+            return
+        if (find.numbers, find.rows) != (table.numbers, table.rows):
+            yield f"it is found by numbers {table.numbers}, of {table.rows} rows"
+        if find.width != max(self.layout.vector(form), self.layout.run(form)):
+            yield f"vectors of {find.width} do not fit"
+        elif not find.each and find.width > 1 and not self._lies_whole(table, find.width):
+            yield f"vectors of {find.width} have more than one number"
+
+    def _lies_whole(self, table: resident.Table, width: int) -> bool:
+        """Whether vectors of an operand lie within rows of its table."""
+        return table.whole(deepest(self.block.types[table.value].shape), width)
 
     def _load(self, load: resident.Load) -> Iterator[str]:
         layout, form, attrs = self.layout, self.forms[load.value], self.made[load.value].attrs
@@ -169,8 +188,15 @@ class _Validator:
             yield "its elements are their places, or are not"
         if load.width == 1 and load.access in (resident.Access.AROUND, resident.Access.EACH):
             yield "there is no vector"
-        if load.access is resident.Access.ONCE and not read_once(self.block, attrs):
+        table = self.program.table(load.value)
+        if load.access is resident.Access.ONCE and (table is not None or not read_once(self.block, attrs)):
             yield f"%{load.value} is read again"
+        if table is None:
+            return
+        if load.access not in (resident.Access.LOAD, resident.Access.EACH):
+            yield f"%{load.value} is looked up"
+        elif load.access is resident.Access.LOAD and load.width > 1 and not self._lies_whole(table, load.width):
+            yield f"vectors of {load.width} lie in more than one row"
 
     def _fold(self, fold: resident.Fold | resident.Running, task: Op | None) -> Iterator[str]:
         """Whether it is a part of its task."""

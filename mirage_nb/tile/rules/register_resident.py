@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from mirage_nb.ir import BlockGraph, OpKind
+from mirage_nb.ir import OpKind
 from mirage_nb.ir.graph import reached
 from mirage_nb.tile.roles.program import LANES
 from mirage_nb.tile.rules.sharing import SUM_BYTES
-from mirage_nb.tile.rules.sketch import FOLDS, Node, Sketch, sketch_of
+from mirage_nb.tile.rules.sketch import FOLDS, Node, Sketch
 
 REGISTER_BUDGET = 104
 """32-bit registers that the tiles of a thread may take that shares rows or columns: what is left of 128, as many as it
@@ -215,12 +215,6 @@ def _crossed(block: Holding, most: Any, loaded: Sequence[Loaded], along: Sequenc
             width, registers = np.where(able, wider, width), np.where(able, needs, registers)
             warps = np.where(able, np.floor_divide(block.tile[-1], each), warps)
     return replace(block, width=width, warps=warps, registers=registers, crossed=np.greater(width, 0))
-
-
-def holds(block: BlockGraph, warps: int = 8) -> bool:
-    """Whether so many warps, or more, hold the rows or columns that a block folds, whatever ends within a tile."""
-    found = hold(sketch_of(block), lambda value: block.types[value].shape, (), warps)
-    return found is not None and bool(found.axes) and bool(found.width > 0)
 
 
 def held_elements(size: int) -> int:

@@ -45,6 +45,11 @@ MIRAGE_DEVICE float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 
 MIRAGE_DEVICE bool not_below(float x, float y) { return maximum(x, y) == x; }
 MIRAGE_DEVICE bool above(float x, float y) { return not_below(x, y) && x != y; }
 MIRAGE_DEVICE float step(float x) { return not_below(x, 0.0f) ? 1.0f : 0.0f; }
+// The row that a number names, of so many; -1 if it names none.
+MIRAGE_DEVICE int row_named(float number, int rows) {
+  const int row = not_below(number, 0.0f) && above((float)rows, number) ? (int)number : 0;
+  return number == (float)row ? row : -1;
+}
 MIRAGE_DEVICE float relu(float x) { return maximum(x, 0.0f); }
 MIRAGE_DEVICE float clamp(float x, float low, float high) { return minimum(maximum(x, low), high); }
 // What was shifted by `top`, shifted by the larger `rise` instead. Where nothing but minus infinity was seen, the shift

@@ -1,0 +1,65 @@
+"""What generated kernels look up themselves: operators of a graph that say a lookup, and are no kernel then.
+
+In: a kernel graph, which kernels can look up. Out: for values, where their elements stand. Invariant: whoever needs
+such a value reads it so; no kernel writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from mirage_nb.ir import KernelGraph, Op, OpKind
+from mirage_nb.ir.lookups import Lookup
+from mirage_nb.ir.windows import Share, Window, windows
+from mirage_nb.predefined.rows import LOOKUP, Match
+from mirage_nb.targets import SECTOR_BYTES
+
+
+def lookup_of(graph: KernelGraph, match: Match) -> Lookup:
+    """Where the elements of what a match of the row `lookup` makes stand."""
+    (table, numbers), stored = match.inputs, graph.types[match.inputs[1]].dtype
+    if match.attrs["apart"]:
+        rows = graph.types[table].elements // graph.types[match.output].elements
+        return Lookup(table, numbers, rows, 1, rows, stored)
+    rows, columns = graph.types[table].shape
+    return Lookup(table, numbers, rows, columns, 0, stored)
+
+
+def is_looked_up(graph: KernelGraph, match: Match) -> bool:
+    """Whether kernels may read what a match makes where it stands in its table: in the table's own type."""
+    return match.row == LOOKUP and graph.types[match.inputs[0]].dtype is graph.types[match.output].dtype
+
+
+def lookups(graph: KernelGraph, matched: Collection[Match], able: Callable[[Op], bool]) -> dict[int, Lookup]:
+    """Of matches, the values that are looked up, and other shapes of such, that nobody reads, they or windows of them,
+    but kernels that are able to look up."""
+    found = {match.output: lookup_of(graph, match) for match in matched if is_looked_up(graph, match)}
+    if not found:
+        return {}
+    seen = {v: w for v, w in windows(graph).items() if not any(places is not None for places in w.inside)}
+    kept = {*range(len(graph.types))} - {*graph.outputs}
+    for op, values in reversed([*graph.definitions()]):
+        view = op.kind is OpKind.RESHAPE or values[0] in seen
+        if not (able(op) if op.body is not None else view and kept.issuperset(values)):
+            kept.difference_update(op.inputs)
+    for op, values in graph.definitions():
+        if op.kind is OpKind.RESHAPE and op.inputs[0] in kept & found.keys() and values[0] not in seen:
+            found[values[0]] = found[op.inputs[0]]
+    return {value: lookup for value, lookup in found.items() if value in kept}
+
+
+def share_of(graph: KernelGraph, value: int, lookup: Lookup) -> Share:
+    """Of the bytes of a value that is looked up, what is read: numbers beside it, and whole sectors where only one
+    element of each stands together; a small table comes from device memory once."""
+    made, size = graph.types[value], graph.types[lookup.table].dtype.size
+    each = max(lookup.columns * size, SECTOR_BYTES if lookup.pitch else size) + lookup.stored.size
+    part = each / (lookup.columns * size)
+    return Share(part, (), min(1.0, graph.types[lookup.table].nbytes / (part * made.nbytes)), True)
+
+
+def looked_up(
+    operands: Sequence[int], known: Mapping[int, Lookup], seen: Mapping[int, Window]
+) -> dict[int, Lookup]:  # fmt: skip
+    """Of the operands of a kernel, by their places, those that are looked up, or windows of what is."""
+    bases = enumerate(seen[value].base if value in seen else value for value in operands)
+    return {place: known[base] for place, base in bases if base in known}

@@ -1,0 +1,60 @@
+"""Kernels that look rows and elements up: they compute the program, read nothing else, and find zeros for no number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage_nb.codegen import Launch
+from mirage_nb.interp.reference import evaluate
+from mirage_nb.runtime.execution.buffers import decode, encode
+from tests.codegen.running import WAYS, run
+from tests.lookups import PROGRAMS, Array, composed, drawn
+from tests.shares import crossed
+
+CLOSE = {"f16": 4e-3, "bf16": 3e-2, "f32": 1e-5}
+
+
+def results(name: str, inputs: list[Array], **how: object) -> list[Array]:
+    program, emitted = composed(PROGRAMS[name])
+    stored = [encode(a, i.type.dtype) for a, i in zip(inputs, program.inputs, strict=True)]
+    found = run(emitted, stored, **how)
+    return [decode(a, t.dtype) for a, t in zip(found, program.output_types, strict=True)]
+
+
+def close(name: str, found: list[Array], wanted: list[Array]) -> None:
+    far = CLOSE[PROGRAMS[name].text.split(": ")[1].split("[")[0]]
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=far, atol=far)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_lookup_is_part_of_the_kernel_that_reads_it(name: str) -> None:
+    looked, (_, emitted) = PROGRAMS[name], composed(PROGRAMS[name])
+    assert sum(isinstance(step, Launch) for step in emitted.launches) == looked.kernels
+    assert sum(len(planned.tables) for planned in emitted.programs) == looked.operands
+
+
+@crossed({"name": PROGRAMS, "bad": [0.0, np.nan, np.inf, -np.inf], "way": [0, 1]})
+def test_rows_that_are_not_read_may_hold_anything(name: str, bad: float, way: int) -> None:
+    looked, (program, _) = PROGRAMS[name], composed(PROGRAMS[name])
+    inputs = drawn(program, looked, named=True)
+    exact = list(evaluate(program, inputs))
+    for given, array in zip(program.inputs, inputs, strict=True):
+        if given.name in looked.tables:
+            array[looked.rows + 1 :] = bad
+    close(name, results(name, inputs, **WAYS[way]), exact)
+
+
+@pytest.mark.parametrize("name", [name for name, looked in PROGRAMS.items() if "U" not in looked.numbers])
+def test_what_is_no_number_of_a_row_finds_zeros(name: str) -> None:
+    """Below, above, between two of them, none at all: the mask says zeros, and so does the kernel."""
+    looked, (program, _) = PROGRAMS[name], composed(PROGRAMS[name])
+    inputs = drawn(program, looked, named=False)
+    assert any(np.isnan(array).any() for array in inputs)
+    # Over the reals a mask that nothing meets is 0 everywhere; beside no number the reference knows no comparison.
+    known = [
+        np.where(np.isfinite(array), array, -1.0) if given.name in looked.numbers else array
+        for given, array in zip(program.inputs, inputs, strict=True)
+    ]
+    close(name, results(name, inputs), list(evaluate(program, known)))
