@@ -50,7 +50,8 @@ EXAMPLES: dict[str, Callable[..., np.ndarray]] = {
 }
 """For each property a function that has it."""
 KNOWN = {"f": frozenset(PROPERTY_NAMES)}
-EQUATIONS = [row for row in AXIOMS.values() if row.name not in ("definition", "choice", "by_cases", "bit_beside")]
+LOOKS = ("definition", "choice", "by_cases", "bit_beside", "step_at")
+EQUATIONS = [row for row in AXIOMS.values() if row.name not in LOOKS]
 """All but those that look a function up, or a place in a term."""
 
 

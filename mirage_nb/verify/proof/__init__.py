@@ -27,9 +27,10 @@ declare, `indices` what runs over them, `translate` unfolds the operators, `term
 of real numbers). A proof is a list of steps, each an axiom (`axioms`: data) with a term for each of its letters,
 applied to both terms wherever it fits, until they are the same; and what the muGraph needs so that it has a value has
 to hold by its form or because the program needs it, too (`signs`). `prover` finds the steps by directed rewriting
-(`rules`, `lattice`, `choices`, `compared`, `exponentials`, `circle`, `known`); `checker` replays them and uses none of
-these. `steps` is the proof as data, `ladder` lifts verdicts. This is the verifier for programs outside of LAX of the
-paper's section 5: functions may be given properties, such as linearity or monotonicity.
+(`rules`, `lattice`, `choices`, `compared`, `exponentials`, `circle`, `known`, and where these do not lead to one term,
+`pieces`); `checker` replays them and uses none of these. `steps` is the proof as data, `ladder` lifts verdicts. This is
+the verifier for programs outside of LAX of the paper's section 5: functions may be given properties, such as linearity
+or monotonicity.
 """
 
 from mirage_nb.verify.proof.checker import check

@@ -268,6 +268,13 @@ AXIOMS: Mapping[str, Axiom] = MappingProxyType(
                   " == exp(a) * exp(-max(a, 0)) * r + -r + s"),
             axiom("step_beside", "max(a, 0) * step(a) * r == max(a, 0) * r"),
             axiom("step_opposed", "max(a + c, 0) * step(-a + -c) * r == 0"),
+            axiom("step_turned", "step(-a) * r + s == r + -step(a) * r + step(a) * step(-a) * r + s"),
+            axiom("step_above", "step(a) * step(a + c) * r == step(a) * r", *_nonnegative("c")),
+            axiom("step_opposite", "step(a) * step(-(a + c)) * r == 0", *_positive("c")),
+            axiom("step_at", "step(a + c) * step(-(a + c)) * f"
+                  " == step(a + c) * step(-(a + c)) * given(f, a, -c)"),
+            axiom("step_at_product", "step(a + c) * step(-(a + c)) * a * r"
+                  " == -step(a + c) * step(-(a + c)) * c * r"),
             axiom("floor_whole", "floor(a + n) == floor(a) + n", Whole("n")),
             # What functions stand for, and what properties say of those that stand for nothing.
             axiom("definition", "g(a) == unfolded(g, a)"),

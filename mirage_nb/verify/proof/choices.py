@@ -78,7 +78,7 @@ def steps(known: Known, term: Term) -> Step | None:
     """step(x) * x is max(x, 0), which step(x) leaves alone and step(-x) makes 0."""
     for place, part in enumerate(term.args):
         if part.kind is Kind.FN and part.data == "step":
-            rest = _divided(mul(*without(term.args, place)), part.args[0])
+            rest = divided(mul(*without(term.args, place)), part.args[0])
             if rest is not None:
                 return step("step_largest", a=part.args[0], r=rest)
             for other, largest in enumerate(term.args):
@@ -106,7 +106,7 @@ def _beside(inside: Term, largest: Term, rest: Term) -> Step | None:
     return None
 
 
-def _divided(term: Term, by: Term) -> Term | None:
+def divided(term: Term, by: Term) -> Term | None:
     """What is left of a product without all factors of another one, but for numerals; None if one is missing."""
     number, rest = split(by)
     left = list(factors(term))
@@ -122,7 +122,7 @@ def stepped(known: Known, term: Term) -> tuple[Step, ...] | None:
     for part in term.args:
         for factor in factors(part):
             if factor.kind is Kind.FN and factor.data == "step" and factor.args[0].kind is Kind.ADD:
-                found = _joined(term, _divided(part, factor), factor)
+                found = _joined(term, divided(part, factor), factor)
                 if found:
                     return found
     return None
@@ -132,7 +132,7 @@ def _joined(term: Term, product: Term | None, factor: Term) -> tuple[Step, ...]:
     """The steps that join a sum of step(x + y) * x * r and the like."""
     inside = factor.args[0]
     for summand in inside.args:
-        rest = None if product is None else _divided(product, summand)
+        rest = None if product is None else divided(product, summand)
         parts = [] if rest is None else [mul(factor, other, rest) for other in inside.args]
         if rest is not None and all(part in term.args for part in parts):
             left, common, made = [part for part in term.args if part not in parts], mul(factor, rest), list[Step]()

@@ -20,10 +20,12 @@ ONE, ZERO = num(1), num(0)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is said of functions, whether they are replaced by what they stand for, and what holds of terms."""
+    """What is said of functions, whether they are replaced by what they stand for, whether the larger of two is said by
+    cases, and what holds of terms."""
 
     properties: Properties
     definitions: bool = False
+    pieces: bool = False
     facts: Facts = NO_FACTS
 
     def holds(self, need: Need, term: Term) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from fractions import Fraction
 
+from mirage_nb.verify.defined.domain import Need
 from mirage_nb.verify.proof.known import ZERO, Known, Rule, factors, leading, split, step, taken_out, without
 from mirage_nb.verify.proof.steps import Step
 from mirage_nb.verify.proof.terms import Kind, Term, add, mul, neg, num, top
@@ -178,6 +180,30 @@ def _functions(known: Known, term: Term) -> Step | None:
     if len(term.args) == 2 and kinds in ({Kind.EXP}, {Kind.SQRT}):
         return step(f"{kinds.pop().value}_largest", True, a=term.args[0].args[0], b=term.args[1].args[0])
     return None
+
+
+def as_largest(known: Known, need: Need, term: Term) -> tuple[Step, ...]:
+    """2 max(x, 0) - x, which is |x|, is max(x, 0) + max(-x, 0), where what is needed of a sum follows from that."""
+    inside = term.args[0] if term.kind is Kind.INV else term
+    for place, part in enumerate(inside.args if inside.kind is Kind.ADD else ()):
+        for scale, large, number in _limited(part):
+            for other, twin in enumerate(inside.args):
+                less = -_times(twin, large) if scale.kind is Kind.NUM and number == ZERO else 0
+                if 0 < less <= scale.data:
+                    largest, rest = top(large, ZERO), add(*without(inside.args, place, other))
+                    more = mul(num(scale.data - less), largest)
+                    made = add(mul(num(less), top(neg(large), ZERO)), more, rest)
+                    apart = step("distribute", a=num(less), b=num(scale.data - less), c=largest, r=add(twin, rest))
+                    turned = step("largest_opposed", a=large, b=ZERO, c=num(-less), r=add(more, rest))
+                    if known.holds(need, made):
+                        return (apart, turned) if less < scale.data else (turned,)
+    return ()
+
+
+def _times(term: Term, other: Term) -> Fraction:
+    """How many times another term a term is, if so; else 0."""
+    (number, rest), (its_number, its_rest) = split(term), split(other)
+    return Fraction(number.data) / its_number.data if rest == its_rest else Fraction(0)
 
 
 def squared(known: Known, term: Term) -> Step | None:

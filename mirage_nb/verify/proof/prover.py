@@ -34,6 +34,7 @@ from mirage_nb.verify.proof.checker import (
 )
 from mirage_nb.verify.proof.elements import element_goals
 from mirage_nb.verify.proof.known import Known
+from mirage_nb.verify.proof.lattice import as_largest
 from mirage_nb.verify.proof.properties import refuted_property
 from mirage_nb.verify.proof.rules import next_steps, steps_before
 from mirage_nb.verify.proof.steps import MAX_STEPS, Proof, Step
@@ -41,11 +42,13 @@ from mirage_nb.verify.proof.terms import BINDERS, NO_EXTENTS, Term, counted, cou
 from mirage_nb.verify.proof.translate import Goal, Needs, translate
 
 MAX_PAIRINGS = 24
-MAX_GOAL_NODES = 20_000
+MAX_GOAL_NODES, MAX_PIECES_NODES = 20_000, 2_500
 DEFINED = frozenset({
     OpKind.SILU, OpKind.SIGMOID, OpKind.GELU, OpKind.RELU, OpKind.CLAMP, OpKind.APPLY, OpKind.WHERE, *COMPARISONS,
 })  # fmt: skip
 """Operators that stand for others."""
+CHOSEN = frozenset({OpKind.RELU, OpKind.CLAMP, OpKind.MAXIMUM, OpKind.APPLY, OpKind.WHERE, *COMPARISONS})
+"""Operators that may be one thing or another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +123,13 @@ def prove(
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """How a proof is looked for: of elements, with constants as they are, with definitions unfolded, or with the
-    extents of parts as numbers."""
+    """How a proof is looked for: of elements, with constants as they are, with definitions unfolded, by cases, or with
+    the extents of parts as numbers."""
 
     elements: bool = False
     literal: bool = False
     definitions: bool = False
+    pieces: bool = False
     extents: bool = False
 
 
@@ -138,6 +142,8 @@ def _attempts(program: KernelGraph, mugraph: KernelGraph) -> Iterator[_Attempt]:
         yield _Attempt(definitions=True)
     if OpKind.CONST in kinds:
         yield _Attempt(literal=True, definitions=defined)
+    if kinds & CHOSEN:
+        yield _Attempt(literal=True, definitions=True, pieces=True)
     yield _Attempt(literal=True, definitions=defined, extents=True)
     yield _Attempt(elements=True, literal=True, definitions=defined)
 
@@ -158,6 +164,8 @@ class _Tries:
     def wanted(self, attempt: _Attempt) -> bool:
         """Whether an attempt may find what those before it did not: elements where there are no terms for all sizes, or
         these do not know numbers of elements or how many lie beyond an end."""
+        if attempt.pieces:
+            return self.failure.forms is not None
         if attempt.extents:
             return self.these_sizes and self.sized
         if attempt.elements:
@@ -203,7 +211,7 @@ class _Tries:
     def _shown(self, goals: tuple[Goal, ...], attempt: _Attempt) -> tuple[Step, ...]:
         """The steps that show the goals. Raises ProofError."""
         states = begun(goals)
-        steps = _steps(states, Known(self.properties, attempt.definitions), self.end)
+        steps = _steps(states, Known(self.properties, attempt.definitions, attempt.pieces), self.end)
         return _needed(states, steps, self.properties, self.end)
 
 
@@ -231,7 +239,7 @@ def _pairings(program: KernelGraph, mugraph: KernelGraph) -> Iterator[tuple[int,
 def _steps(states: tuple[State, ...], known: Known, end: float) -> list[Step]:
     """The steps after which nothing remains to be shown. Raises ProofError."""
     steps: list[Step] = []
-    normal: list[set[Term]] = [set() for _ in states]
+    normal: list[_Normal] = [(set(), set()) for _ in states]
     before = _sides(states)
     seen = {before}
     while not all(state.closed for state in states):
@@ -248,7 +256,8 @@ def _steps(states: tuple[State, ...], known: Known, end: float) -> list[Step]:
         before = sides
         if time.monotonic() > end:
             raise ProofError("out of time")
-        if len(steps) > MAX_STEPS or sum(state.left.nodes + state.right.nodes for state in states) > MAX_GOAL_NODES:
+        nodes = sum(state.left.nodes + state.right.nodes for state in states)
+        if len(steps) > MAX_STEPS or nodes > (MAX_PIECES_NODES if known.pieces else MAX_GOAL_NODES):
             raise ProofError("the terms grow too large")
     return steps
 
@@ -289,22 +298,36 @@ def _closes(states: tuple[State, ...], equations: Iterable[tuple[Term, Term, Nee
     return all(state.closed for state in states)
 
 
-def _next(states: tuple[State, ...], known: Known, normal: list[set[Term]]) -> tuple[Step, ...]:
+_Normal = tuple[set[Term], set[Term]]
+"""Terms that ask for no step: by the rules for maxima, and by those for pieces."""
+
+
+def _next(states: tuple[State, ...], known: Known, normal: list[_Normal]) -> tuple[Step, ...]:
     """The steps that the innermost term of the first goal that is left asks for, if any; terms in `normal` ask for
-    none."""
-    for state, done in zip(states, normal, strict=True):
-        if not state.closed:
-            here = replace(known, facts=state.facts)
-            for term in (state.left, state.right) if state.left != state.right else ():
-                found = _inside(term, here, done)
-                if found:
-                    return found
-            for _, term in (*state.facts.given(), *state.owed):
-                found = _inside(term, here, done)
-                if found:
-                    done.clear()  # of what is known in another form, more may follow
-                    return found
-            return ()  # what other goals ask for changes nothing of this one
+    none. What other goals ask for changes nothing of that one."""
+    rows = ((state, done) for state, done in zip(states, normal, strict=True) if not state.closed)
+    return next((_of_goal(state, replace(known, facts=state.facts), done) for state, done in rows), ())
+
+
+def _of_goal(state: State, known: Known, normal: _Normal) -> tuple[Step, ...]:
+    """The next steps for one goal; signs are those of maxima, before these become pieces."""
+    done = normal[known.pieces]
+    found = _of_owed(state, known, normal[False]) if known.pieces else ()
+    for term in (state.left, state.right) if state.left != state.right else ():
+        found = found or _inside(term, known, done)
+    for _, term in state.facts.given():
+        if not found and (found := _inside(term, known, done)):
+            done.clear()  # of what is known in another form, more may follow
+    return found or _of_owed(state, known, normal[False])
+
+
+def _of_owed(state: State, known: Known, done: set[Term]) -> tuple[Step, ...]:
+    """The next steps for what the muGraph needs."""
+    known = replace(known, pieces=False)
+    for need, term in state.owed:
+        if found := _inside(term, known, done) or as_largest(known, need, term):
+            done.clear()
+            return found
     return ()
 
 

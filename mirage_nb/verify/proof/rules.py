@@ -50,6 +50,7 @@ from mirage_nb.verify.proof.known import (
     without,
 )
 from mirage_nb.verify.proof.lattice import TOPS, least, opposed, squared
+from mirage_nb.verify.proof.pieces import apart, at_threshold, bounded, by_cases, turned
 from mirage_nb.verify.proof.signs import is_end, listed, vanishes
 from mirage_nb.verify.proof.steps import Binding, Step
 from mirage_nb.verify.proof.terms import Kind, Term, Var, add, fn, inv, mul, neg, num, opened, top
@@ -150,7 +151,8 @@ def _common(inside: Term) -> tuple[Step, ...] | None:
 
 def next_steps(known: Known, term: Term) -> tuple[Step, ...]:
     """The steps of the first rule that applies."""
-    return next((found for rule in RULES.get(term.kind, ()) if (found := _several(rule(known, term)))), ())
+    rules = PIECES if known.pieces else RULES
+    return next((found for rule in rules.get(term.kind, ()) if (found := _several(rule(known, term)))), ())
 
 
 def steps_before(known: Known, term: Term) -> tuple[Step, ...]:
@@ -476,3 +478,12 @@ RULES: dict[Kind, tuple[Rule, ...]] = {
         step_of_multiple, step_of_common, step_of_exponentials, floor_of_sum, _property,
     ),
 }  # fmt: skip
+BRANCHED = (Kind.INV, Kind.EXP, Kind.SQRT, Kind.FN)
+PIECES: dict[Kind, tuple[Rule, ...]] = RULES | {
+    Kind.ADD: (_collect, turned),
+    Kind.MUL: (_cancel, _absorbed, circle, exponentials, logistics, bits, _powers, bounded, at_threshold, _distribute,
+               turned),
+    Kind.TOP: (apart,),
+    **{kind: tuple(r for r in (*RULES[kind], by_cases) if r is not of_bits) for kind in BRANCHED},
+}  # fmt: skip
+"""The rules where maxima are choices: those for maxima have no place here."""
