@@ -42,6 +42,10 @@ PROGRAMS = {
     "embedding and norm of wide rows": Looked(
         "E: bf16[30,1024]\nI: i64[7]\nG: bf16[1024]\nreturn rms_norm(E[I], G, eps=1e-5)", "E", "I",
     ),
+    "embedding that goes on, and its norm": Looked(
+        "E: bf16[30,1024]\nI: i64[7]\nG: bf16[1024]\nx = E[I]\nreturn x, rms_norm(x, G, eps=1e-5)", "E", "I",
+    ),
+    "lines that hang over": Looked("E: f32[40,64]\nI: i64[1021]\nreturn tanh(E[I])", "E", "I"),
     "rows of no vectors": Looked("E: f32[40,33]\nI: i64[9]\nreturn softmax(E[I])", "E", "I"),
     "one element a row": Looked("X: f32[37,30]\nI: i64[37]\nreturn exp(X[arange(37), I]) * 2", "", "I"),
     "cross entropy": Looked(

@@ -96,12 +96,12 @@ def views(graph: KernelGraph) -> dict[int, Window]:
 class Share:
     """What an operand is of the tensor that it and others are windows of. part: of its bytes, those that it has for
     itself; beside: along each dimension, how many more places than any of them they reach together. Of one that is
-    looked up, `part` counts what is read beside it, too; first: of all that, what no other line finds, too."""
+    looked up, `part` counts the numbers, too; numbers: their part of that; table: bytes of what it looks in, else 0."""
 
     part: float = 1.0
     beside: tuple[int, ...] = ()
-    first: float = 1.0
-    looked_up: bool = False
+    table: int = 0
+    numbers: float = 0.0
 
     def coalesced(self, shape: Sequence[int], made: Sequence[int]) -> Share:
         """The same where dimensions of the operand are one dimension each of another shape."""

@@ -123,7 +123,7 @@ class _Planner:
         for value in asked:
             if (table := self.tables.get(value)) is not None:
                 width = self._width(value)
-                each = width > 1 and not self._whole(value)
+                each = width > 1 and not table.whole(deepest(self.scope.shape(value)), width)
                 yield resident.Find(value, width, each, table.numbers, table.rows)
         for value in asked:
             yield resident.Load(value, self._width(value), self._access(value))

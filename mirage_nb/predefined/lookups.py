@@ -50,11 +50,11 @@ def lookups(graph: KernelGraph, matched: Collection[Match], able: Callable[[Op],
 
 def share_of(graph: KernelGraph, value: int, lookup: Lookup) -> Share:
     """Of the bytes of a value that is looked up, what is read: numbers beside it, and whole sectors where only one
-    element of each stands together; a small table comes from device memory once."""
-    made, size = graph.types[value], graph.types[lookup.table].dtype.size
-    each = max(lookup.columns * size, SECTOR_BYTES if lookup.pitch else size) + lookup.stored.size
-    part = each / (lookup.columns * size)
-    return Share(part, (), min(1.0, graph.types[lookup.table].nbytes / (part * made.nbytes)), True)
+    element of each stands together."""
+    table, size = graph.types[lookup.table], graph.types[value].dtype.size
+    each = max(lookup.columns * size, SECTOR_BYTES if lookup.pitch else size)
+    part, number = each + lookup.stored.size, lookup.stored.size
+    return Share(part / (lookup.columns * size), (), table.nbytes, number / part)
 
 
 def looked_up(

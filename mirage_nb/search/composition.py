@@ -16,14 +16,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from mirage_nb.ir import OPS, KernelGraph, OpKind
-from mirage_nb.ir.lookups import Lookup
-from mirage_nb.ir.windows import Share, Window, shares, views
 from mirage_nb.predefined import LOOKUP, Match, matches
-from mirage_nb.predefined.lookups import is_looked_up, lookup_of, share_of
-from mirage_nb.search.axes import Prepared, over_axes, prepare
+from mirage_nb.search.axes import Prepared, over_axes
 from mirage_nb.search.limits import NO_LIMITS, Limits
 from mirage_nb.search.pieces.assemble import Assembly, Part, beside, joined, part_drafts, part_instances, tiny_parts
 from mirage_nb.search.pieces.grain import COMPOSED, FOLDING, Grain
+from mirage_nb.search.pieces.looks import Looks
 from mirage_nb.search.pieces.partition import IsOver, never, partition
 from mirage_nb.search.pieces.piece import VIEWS, Piece, Whole, is_heavy
 from mirage_nb.search.sizes.coarse import longest_row
@@ -111,24 +109,23 @@ def library_and_fused(
     library = _matched(said, rows)
     if rows and said_as is None and not library:
         return None
-    whole = {match.output: match for match in library}
+    whole = {match.output for match in library}
     computed: list[tuple[Part, Instance]] = []
     grain = said_as.grain if said_as is not None else COMPOSED
-    seen = views(said)
-    gaps = {value: window.gaps(said.types[value].shape) for value, window in seen.items()}
     pieces = partition(said, target, grain, library=library, is_over=is_over)
-    by_library = [p for p in pieces if not whole.keys().isdisjoint(p.writes) or (_multiplies(p) and not grain.products)]
-    stored = {*said.outputs, *(value for piece in by_library for value in piece.reads)}
-    looked_at = gaps.keys() - stored
-    looked = {value: lookup_of(said, match) for value, match in whole.items() if is_looked_up(said, match)}
+    by_library = [p for p in pieces if not whole.isdisjoint(p.writes) or (_multiplies(p) and not grain.products)]
+    looks = Looks.of(said, library, by_library)
     for piece in pieces:
         if is_over():
             return None
-        apart = [(n, dim) for n, value in enumerate(piece.reads) for dim in gaps.get(value, ())]
-        as_it_is = piece in by_library or looked_at.issuperset(piece.writes)
-        own = _shares(said, piece, seen, {v: lookup for v, lookup in looked.items() if v not in stored})
-        prepared = prepare(piece.graph, seed=seed, apart=apart, shares=own)
-        computed.append(_computed(piece, prepared, target, limits, as_it_is))
+        as_it_is = piece in by_library or looks.are_all(piece)
+        plain = _computed(piece, looks.prepared(piece, seed), target, limits, as_it_is)
+        if not as_it_is and (other := looks.writing(piece)) is not None:
+            both = _computed(other, looks.prepared(other, seed), target, limits, as_it_is)
+            if looks.pays(both[1], piece, plain[1], target):
+                looks.unwritten.difference_update(other.writes)
+                plain = both
+        computed.append(plain)
     fused = any(part.structure is not None for part, _ in computed)
     as_given = said is fewest and (fewest is program or all(part.prepared.refused for part, _ in computed))
     if not fused and as_given:
@@ -292,17 +289,6 @@ def _matched(said: KernelGraph, rows: Sequence[str]) -> list[Match]:
     their places are spoilt by any of the table that is no number."""
     found = matches(said, [row for row in COMPOSED_ROWS if row in (LOOKUP, *rows)])
     return [match for match in found if match.row in rows or not match.attrs["apart"]]
-
-
-def _shares(
-    said: KernelGraph, piece: Piece, seen: Mapping[int, Window], looked: Mapping[int, Lookup]
-) -> tuple[Share, ...]:
-    """What a piece reads of the tensors that others read, too, or that it looks something up in."""
-    own = shares(said, piece.reads, seen, range(len(said.types)))
-    return tuple(
-        share_of(said, value, looked[value]) if value in looked else share
-        for value, share in zip(piece.reads, own, strict=True)
-    )
 
 
 def _said(program: KernelGraph, wordings: Sequence[Wording], seed: int) -> tuple[KernelGraph, list[Pair]]:

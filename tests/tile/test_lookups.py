@@ -130,7 +130,7 @@ def test_several_numbers_of_a_vector_are_asked_for() -> None:
     (find,) = (s for s in flat(program(name).code) if isinstance(s, Find))
     assert find.each
     changed = swapped(program(name), find, replace(find, each=False))
-    assert any("more than one number" in text for text in validate(changed, H200))
+    assert any("have one number" in text for text in validate(changed, H200))
 
 
 def test_a_program_that_looks_up_otherwise_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:

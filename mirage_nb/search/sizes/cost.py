@@ -14,6 +14,7 @@ way of the first bytes, so that is not counted again. The constants are data (`s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -151,7 +152,7 @@ def block_of(tiles: Tiles, target: Target, constants: Constants) -> Block:
         tiles.sizes.loop,
         {count: memory(tiles, copied.bulk, count) for count in warps},
         ~held.fits,
-        constants.found_us * any(read.share.looked_up for read in tiles.outline.reads.values()),
+        constants.found_us * any(read.share.table for read in tiles.outline.reads.values()),
     )
 
 
@@ -253,8 +254,16 @@ def estimate(
     if roles is not None:
         us, again = np.where(roles.able, roles.us, us), roles.able & roles.again
         memory, least = (np.where(roles.able, roles.memory, nbytes) for nbytes in (memory, least))
-    us = start_us(tiles, target, constants) + us
+    us = start_us(tiles, target, constants) + us + np.where(block.staged, _looked_up_us(tiles, target), 0.0)
     return Estimates(us, moved.device, moved.block * block.blocks, memory, least, block.blocks, again)
+
+
+def _looked_up_us(tiles: Tiles, target: Target) -> float:
+    """Microseconds of the kernels that look up what a block reads, where it does not itself: it would have to hold its
+    tiles."""
+    looked = [read for read in tiles.outline.reads.values() if read.share.table]
+    nbytes = sum(read.width * math.prod(tiles.cut(read)[1]) for read in looked)
+    return len(looked) * (target.start_us + target.launch_us) + 2 * nbytes / (target.device_bandwidth * 1e3)
 
 
 def best_variant(tiles: Tiles, target: Target) -> tuple[float, Variant]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mirage_nb.ir.windows import Share
 from mirage_nb.search.sizes.anatomy import Moved, Numbers, Part, Truths
 from mirage_nb.search.sizes.constants import Constants
 from mirage_nb.search.sizes.tiles import Tiles, touched
@@ -53,6 +54,8 @@ def copies(tiles: Tiles, target: Target, constants: Constants) -> Copies:
         if any(moved.share.beside):  # what other operands brought is in L1
             near = touched(tile.width, tile.count, LINE_BYTES) * LINE_BYTES / constants.near_bytes_us
             loads, through = np.maximum(loads, near), through * part
+        if 0 < moved.share.table <= target.shared_per_multiprocessor // 2:  # which L1 keeps
+            loads = np.minimum(loads, tile.touches * part * SECTOR_BYTES / constants.near_bytes_us)
         staged = made.parts[value] is not Part.DIRECT and tile.anywhere.any()
         wait = tile.waits * constants.direct_us + tile.vectors * constants.pass_us if staged else None
         if not made.varying[value]:
@@ -130,6 +133,8 @@ def _counted(tiles: Tiles, blocks: Numbers, times: Callable[[Moved], Numbers | f
     brought: list[Numbers] = []
     for read in tiles.outline.reads.values():
         reached, mine, whole = (times(read) * nbytes for nbytes in _moved(tiles, read))
+        if read.share.table:
+            reached, mine, whole = (_found(read.share, nbytes) for nbytes in (reached, mine, whole))
         brought.append(reached)
         own.append(mine)
         every.append(whole)
@@ -142,6 +147,11 @@ def _counted(tiles: Tiles, blocks: Numbers, times: Callable[[Moved], Numbers | f
     return Traffic(device, moved, np.stack([*own, stored]), np.stack([*every, stored * blocks]))
 
 
+def _found(share: Share, nbytes: Numbers) -> Numbers:
+    """Of so many bytes that lines find, and numbers, those that differ: lines may find the same."""
+    return np.minimum(nbytes * (1.0 - share.numbers), share.table) + nbytes * share.numbers
+
+
 def _moved(tiles: Tiles, read: Moved) -> tuple[Numbers, Numbers, Numbers]:
     """Bytes that one block brings of an input; those that no other operand brings; and all blocks, of what they do not
     share."""
@@ -150,7 +160,7 @@ def _moved(tiles: Tiles, read: Moved) -> tuple[Numbers, Numbers, Numbers]:
     def found() -> tuple[Numbers, Numbers, Numbers]:
         times = tiles.filled(read) * (sizes.loop if read.streamed else 1.0)
         reached, mine = tiles.reached(read) * times, tiles.nbytes(read) * read.share.part * times
-        whole = mine * read.share.first
+        whole = mine
         for cut, along in sizes.blocks.items():
             if cut in read.cuts:
                 whole = whole * along

@@ -169,8 +169,8 @@ class _Validator:
             yield f"it is found by numbers {table.numbers}, of {table.rows} rows"
         if find.width != max(self.layout.vector(form), self.layout.run(form)):
             yield f"vectors of {find.width} do not fit"
-        elif not find.each and find.width > 1 and not self._lies_whole(table, find.width):
-            yield f"vectors of {find.width} have more than one number"
+        elif find.each is not (find.width > 1 and not self._lies_whole(table, find.width)):
+            yield f"vectors of {find.width} have one number, or do not"
 
     def _lies_whole(self, table: resident.Table, width: int) -> bool:
         """Whether vectors of an operand lie within rows of its table."""
