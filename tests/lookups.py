@@ -62,9 +62,16 @@ PROGRAMS = {
     "a part of each row": Looked("E: f32[40,24]\nI: i64[9]\nreturn exp(E[I][:, 4:20])", "E", "I"),
     "masked by its numbers": Looked("E: f16[40,16]\nI: i64[50]\nreturn E[I] * (I != 0)[:, None]", "E", "I"),
     "folded along lines": Looked("E: f32[40,16]\nI: i64[50]\nreturn sum(E[I] * E[I], axis=0)", "E", "I"),
-    "numbers of a kernel": Looked(
+    "numbers that are computed": Looked(
         "X: f32[40,32]\nU: f32[16]\ni = floor(U)\nf = (U - i)[:, None]\nreturn X[i] * (1 - f) + X[i + 1] * f", "X", "U",
-        kernels=2, operands=2,
+        operands=2,
+    ),
+    "numbers of several tensors": Looked(
+        "X: f32[40,32]\nU: f32[16]\nV: f32[16]\nreturn exp(X[floor(U / 2) + floor(V / 2)]) + X[floor(U / 4)]", "X",
+        "UV", operands=2,
+    ),
+    "numbers of a kernel": Looked(
+        "X: f32[40,32]\nU: f32[16,8]\ni = floor(sum(U, axis=1) / 8)\nreturn tanh(X[i]) * 2", "X", "U", kernels=2,
     ),
     "two tables": Looked(
         "E: f16[40,16]\nF: f16[30,16]\nI: i64[9]\nJ: i64[9]\nreturn gelu(E[I] + F[J])", "EF", "IJ", operands=2,
@@ -86,7 +93,7 @@ def drawn(program: KernelGraph, looked: Looked, *, named: bool) -> list[Array]:
     for given in program.inputs:
         made = rng.standard_normal(given.type.shape)
         if given.name in looked.numbers:
-            whole = given.name != "U"
+            whole = given.name not in "UV"
             made = rng.integers(0, looked.rows, made.shape) + (0.0 if whole else rng.uniform(0.1, 0.9, made.shape))
             if whole and not named:
                 none = np.resize(NO_ROWS, made.size).reshape(made.shape)

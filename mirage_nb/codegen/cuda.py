@@ -23,7 +23,7 @@ from mirage_nb.ir.windows import Window, as_matrix
 from mirage_nb.optimize import BlockPlan, Options, Plan, as_planned, default_options
 from mirage_nb.optimize import plan as plan_graph
 from mirage_nb.optimize.reach import Reaches, reaches
-from mirage_nb.optimize.tables import numbers_of
+from mirage_nb.optimize.tables import tensors_of
 from mirage_nb.predefined import LOOKUP
 from mirage_nb.predefined.lookups import looked_up
 from mirage_nb.targets import Target
@@ -80,8 +80,8 @@ def emit_plan(plan: Plan, target: Target, options: Options) -> Emitted:
         reach = reaches(graph, where, index, values, plan.windows)
         launch, text = _kernel(index, block_plan, literals, plan, values, reach)
         places = frozenset(i for i, v in enumerate(op.inputs) if v in counted)
-        tables = text.tables if isinstance(text, KernelText) else ()
-        programs.append(Planned(block_plan.block, text.program, literals, places, index, tables))
+        looked = text.lookups if isinstance(text, KernelText) else ((), ())
+        programs.append(Planned(block_plan.block, text.program, literals, places, index, *looked))
         _check(launch, programs[-1], target)
         parts.append(text.text())
         launches.append(launch)
@@ -158,7 +158,7 @@ def _kernel(
         grid, cut = (x, y, z), reach.cut
     args: tuple[TensorArg | MapArg, ...] = (
         *(TensorArg(operands[i]) for i in text.params()),
-        *(TensorArg(v) for v in numbers_of(looked)),
+        *(TensorArg(v) for v in tensors_of(looked)),
         *(TensorArg(v) for v in values),
         *(_looked_at(arg, operands, block_plan.block, seen) for arg in text.tensor_maps().values()),
     )

@@ -23,8 +23,8 @@ from mirage_nb.optimize.plan import BlockPlan
 from mirage_nb.optimize.reach import EXTENT, Reaches
 from mirage_nb.optimize.resident_program import resident_program
 from mirage_nb.optimize.staged_program import staged_program
-from mirage_nb.optimize.tables import numbers_of, tables_of
-from mirage_nb.tile.resident.program import ResidentProgram, Table
+from mirage_nb.optimize.tables import numbers_of, tables_of, tensors_of
+from mirage_nb.tile.resident.program import Numbers, ResidentProgram, Table
 from mirage_nb.tile.roles.program import flat
 from mirage_nb.tile.rules.boxes import Bulk
 from mirage_nb.tile.rules.placement import Place
@@ -83,14 +83,10 @@ class KernelText:
         return tuple(dict.fromkeys(self._pointers().values()))
 
     @property
-    def numbers(self) -> tuple[int, ...]:
-        """The values by which operands are looked up, pointers to which follow."""
-        return numbers_of(self.scope.lookups)
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """What operands are looked up in."""
-        return tables_of(self.block, self.scope.lookups, self.scope.windows)
+    def lookups(self) -> tuple[tuple[Table, ...], tuple[Numbers, ...]]:
+        """What operands are looked up in, and by which numbers."""
+        looked = self.scope.lookups
+        return tables_of(self.block, looked, self.scope.windows), numbers_of(looked)
 
     def _pointers(self) -> dict[int, int]:
         """For every operand that is read through a pointer, the first one that is so in the same memory."""
@@ -118,10 +114,9 @@ class KernelText:
         still = {i: "" if i in self.overlap.late else " __restrict__" for i in self.params()}
         inputs = [f"const {c_type(self.block.args[i].dtype)}*{word} x{i}" for i, word in still.items()]
         looked = self.scope.lookups
-        late = {looked[i].numbers for i in self.overlap.late if i in looked}
-        stored = {lookup.numbers: c_type(lookup.stored) for lookup in looked.values()}
-        words = {value: "" if value in late else " __restrict__" for value in stored}
-        inputs += [f"const {stored[value]}*{words[value]} n{n}" for n, value in enumerate(self.numbers)]
+        late = {value for i in self.overlap.late if i in looked for value in looked[i].numbers}
+        for n, (value, dtype) in enumerate(tensors_of(looked).items()):
+            inputs.append(f"const {c_type(dtype)}*{'' if value in late else ' __restrict__'} n{n}")
         outputs = [f"{c_type(t.dtype)}* __restrict__ o{i}" for i, t in enumerate(self.outputs)]
         maps = [f"const __grid_constant__ TensorMap {name}" for name in self.tensor_maps()]
         size = [f"const int32_t {EXTENT}"] if self.scope.reaches else []

@@ -6,38 +6,60 @@ reads nothing, and finds zeros, as the product or sum that the program says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mirage_nb.codegen.emitted import Launch, TensorArg
+from mirage_nb.codegen.operators import CUDA
+from mirage_nb.codegen.operators import number as literal
 from mirage_nb.codegen.writer import c_type
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import ConstAttrs, KernelGraph, ThreadGraph
 from mirage_nb.predefined import Match
+from mirage_nb.predefined.lookups import lookup_of
 
 THREADS = 256
 VECTOR_BYTES = 16
 TEXT = """extern "C" __global__ void __launch_bounds__({threads})
-{name}(const {table}* __restrict__ table, const {number}* __restrict__ numbers, {result}* __restrict__ result) {{
+{name}(const {table}* __restrict__ table, {numbers}, {result}* __restrict__ result) {{
   const int e = ((int)blockIdx.x * {threads} + thread_index()) * {width};
   if (e >= {elements}) return;
-  const float number = to_float(numbers[e / {columns}]);
-  const int row = number >= 0.0f && number < {rows}.0f ? (int)number : 0;
-  Vec<{table}, {width}> found = load_inside<{width}>(table + {place}, number == row);
+  const int line = e / {columns};
+{statements}  const int row = row_named({number}, {rows});
+  Vec<{table}, {width}> found = load_inside<{width}>(table + {place}, row >= 0);
   store(result + e, {stored});
 }}
 """
 
 
+def number_of(operands: Sequence[str], formula: ThreadGraph | None) -> tuple[list[str], str]:
+    """A number as a C expression of these, and the statements that it needs."""
+    if formula is None:
+        return [], operands[0]
+    values, statements = [*operands], list[str]()
+    for place, op in enumerate(formula.ops):
+        if isinstance(op.attrs, ConstAttrs):
+            values.append(literal(op.attrs.value))
+            continue
+        values.append(f"number_{place}")
+        statements.append(f"const float {values[-1]} = {CUDA[op.kind]([values[v] for v in op.inputs], op.attrs)};")
+    return statements, values[formula.outputs[0]]
+
+
 def lookup(index: int, match: Match, graph: KernelGraph) -> tuple[Launch, str]:
     """The launch of operator `index`, and the text of its kernel. Raises EmitError for f64."""
-    table, numbers, result = (graph.types[v] for v in (*match.inputs, match.output))
-    apart = bool(match.attrs["apart"])
-    rows, columns = (table.elements // result.elements, 1) if apart else table.shape
+    table, result, found = graph.types[match.inputs[0]], graph.types[match.output], lookup_of(graph, match)
+    columns = found.columns
     widest = VECTOR_BYTES // max(table.dtype.size, result.dtype.size)
     width = next(w for w in (8, 4, 2, 1) if w <= widest and columns % w == 0)
     name, kind = f"kernel{index}", c_type(result.dtype)
-    place = f"(long long)e * {rows} + row" if apart else f"(long long)row * {columns} + e % {columns}"
+    place = f"(long long)row * {columns} + e % {columns}"
+    place = f"(long long)line * {found.pitch} + row" if found.pitch else place
+    statements, number = number_of([f"to_float(n{n}[line])" for n in range(len(found.numbers))], found.formula)
+    pointers = [f"const {c_type(dtype)}* __restrict__ n{n}" for n, dtype in enumerate(found.stored)]
     stored = "found" if table.dtype is result.dtype else f"from_floats<{kind}>(to_floats(found))"
     text = TEXT.format(
-        name=name, threads=THREADS, table=c_type(table.dtype), number=c_type(numbers.dtype), result=kind, width=width,
-        elements=result.elements, rows=rows, columns=columns, place=place, stored=stored,
+        name=name, threads=THREADS, table=c_type(table.dtype), numbers=", ".join(pointers), result=kind, width=width,
+        elements=result.elements, rows=found.rows, columns=columns, place=place, stored=stored, number=number,
+        statements="".join(f"  {line}\n" for line in statements),
     )  # fmt: skip
     args = tuple(TensorArg(v) for v in (*match.inputs, match.output))
     return Launch(name, (-(-result.elements // (THREADS * width)), 1, 1), THREADS, 0, args, index), text

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import assert_never
 
+from mirage_nb.codegen.lookup import number_of
 from mirage_nb.codegen.maps import each, store_vector
 from mirage_nb.codegen.reader import Reader, counted, loaded
 from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, BlockGraph, OpKind
 from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf
 from mirage_nb.optimize.around import around
-from mirage_nb.optimize.tables import found_leaf, table_leaf
+from mirage_nb.optimize.tables import line_leaf, table_leaf
 from mirage_nb.tile.index import Index, Multi, named
 from mirage_nb.tile.resident import program as resident
 from mirage_nb.tile.resident.program import ResidentProgram, deepest, result, within
@@ -105,15 +106,27 @@ class ResidentText:
         assert table is not None
         form, shape = self.forms[value], self.scope.shape(value)
         run, many = find.width // layout.vector(form), find.width if find.each else 1
-        out.line(f"int f{value}[{layout.count(form) // run * many}];  // rows of %{value}")
+        target, count = f"f{value}", layout.count(form) // run * many
+        out.line(f"int {target}[{count}];  // rows of %{value}")
         with self._slots(form, anyway=True, run=run) as (place, index):
             slot, dim = layout.slot(form, place) // run, deepest(shape) if find.width > 1 else None
-            leaf = found_leaf(self.scope, table, within(index, form, shape), dim, find.width).without(self.asked)
-            at, inside = (leaf.element, leaf.each_inside) if find.each else (leaf.offset, leaf.inside)
-            row = f"row_named(to_float(n{find.numbers}[{at}]), {find.rows})"
-            row = f"{inside} ? {row} : -1" if inside else row
+            leaf = line_leaf(self.scope, table, within(index, form, shape), dim, find.width).without(self.asked)
+            line, inside = (leaf.element, leaf.each_inside) if find.each else (leaf.offset, leaf.inside)
             with out.unrolled("v", many):
-                out.line(f"f{value}[{(slot * many + named('v', many)).bare}] = {row};")
+                row = f"{target}[{(slot * many + named('v', many)).bare}]"
+                if inside:
+                    out.line(f"{row} = -1;")
+                numbers = self.program.numbers[find.numbers]
+                apart = inside or numbers.formula is not None  # names of its own
+                with out.block(f"if ({inside})" if inside else "") if apart else nullcontext():
+                    number = self._number(numbers, line)
+                    out.line(f"{row} = row_named({number}, {find.rows});")
+
+    def _number(self, numbers: resident.Numbers, line: str) -> str:
+        """The number of a line."""
+        statements, made = number_of([f"to_float(n{tensor}[{line}])" for tensor in numbers.tensors], numbers.formula)
+        self.out.lines(statements)
+        return made
 
     def _operand(self, value: int, slot: Index, at: Multi, dim: int | None, width: int) -> Leaf:
         """Where a vector of an operand lies; of one that is looked up, in the rows that were found in this slot."""

@@ -9,17 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage_nb.ir.dtypes import DType
+from mirage_nb.ir.graph import ThreadGraph
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """Where the elements of a value stand. Element e, row-major, belongs to line e // columns, and is element `number *
-    columns + e % columns + line * pitch` of value `table`, where the number is that element `line` of value `numbers`;
-    0 where this is no whole number from 0 on and below `rows`. stored: the type of these numbers."""
+    columns + e % columns + line * pitch` of value `table`, where the number is what `formula` makes of the elements
+    `line` of values `numbers`, or the only one of these; 0 where this is no whole number from 0 on and below `rows`.
+    stored: the types of these values."""
 
     table: int
-    numbers: int
+    numbers: tuple[int, ...]
+    formula: ThreadGraph | None
     rows: int
     columns: int
     pitch: int
-    stored: DType
+    stored: tuple[DType, ...]

@@ -176,7 +176,7 @@ def plan_chains(graph: KernelGraph, target: Target, options: Options, private: b
         n for n, (_, values) in enumerate(graph.definitions()) if values[0] not in needs or values[0] in nowhere
     )
     device = plan_device(graph, library, seen, looked, left_out)
-    lies = {v: (w.base,) for v, w in seen.items()} | {v: (x.table, x.numbers) for v, x in looked.items()}
+    lies = {v: (w.base,) for v, w in seen.items()} | {v: (x.table, *x.numbers) for v, x in looked.items()}
     overlap = overlaps(graph, target, bulk, options, lies, left_out, programs.keys())
     return Plan(graph, kernels, overlap, *device, library, seen, looked, left_out)
 
@@ -231,7 +231,7 @@ def plan_device(
     for value, window in seen.items():
         last[window.base] = max(last[window.base], last[value])
     for value, lookup in looked.items():
-        last |= {source: max(last[source], last[value]) for source in (lookup.table, lookup.numbers)}
+        last |= {source: max(last[source], last[value]) for source in (lookup.table, *lookup.numbers)}
     for index, (op, values) in enumerate(graph.definitions()):
         if op.kind is OpKind.RESHAPE or values[0] in uniform or index in left_out:
             continue

@@ -9,24 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from mirage_nb.ir import BlockGraph, InIterAttrs
+from mirage_nb.ir import BlockGraph, DType, InIterAttrs
 from mirage_nb.ir.lookups import Lookup
 from mirage_nb.ir.windows import Window, row_major
 from mirage_nb.optimize.access import Conditions, Leaf, Scope, device_start, masked
 from mirage_nb.tile.index import Index, Multi, named
-from mirage_nb.tile.resident.program import Find, Table
+from mirage_nb.tile.resident.program import Find, Numbers, Table
 
 
-def numbers_of(looked: Mapping[int, Lookup]) -> tuple[int, ...]:
-    """The values by which operands are looked up, each once."""
-    return tuple(dict.fromkeys(looked[arg].numbers for arg in sorted(looked)))
+def tensors_of(looked: Mapping[int, Lookup]) -> dict[int, DType]:
+    """The values of which the numbers are made by which operands are looked up, in order, with their types."""
+    pairs = (zip(looked[arg].numbers, looked[arg].stored, strict=True) for arg in sorted(looked))
+    return dict(pair for several in pairs for pair in several)
+
+
+def numbers_of(looked: Mapping[int, Lookup]) -> tuple[Numbers, ...]:
+    """How these are made, each way once."""
+    place = {value: n for n, value in enumerate(tensors_of(looked))}
+    return tuple(dict.fromkeys(_made(looked[arg], place) for arg in sorted(looked)))
+
+
+def _made(lookup: Lookup, place: Mapping[int, int]) -> Numbers:
+    return Numbers(tuple(place[value] for value in lookup.numbers), lookup.formula)
 
 
 def tables_of(
     block: BlockGraph, looked: Mapping[int, Lookup], windows: Mapping[int, Window]
 ) -> tuple[Table, ...]:  # fmt: skip
     """What the operands of a block are looked up in."""
-    found, numbers = [], numbers_of(looked)
+    found, numbers, place = [], numbers_of(looked), {value: n for n, value in enumerate(tensors_of(looked))}
     for op, values in block.definitions():
         if not isinstance(attrs := op.attrs, InIterAttrs) or attrs.arg not in looked:
             continue
@@ -34,13 +45,13 @@ def tables_of(
         dense = row_major(block.args[attrs.arg].shape)
         offset, strides = (0, dense) if window is None else (window.offset, window.strides)
         how = lookup.rows, lookup.columns, lookup.pitch
-        found.append(Table(values[0], numbers.index(lookup.numbers), *how, offset, strides))
+        found.append(Table(values[0], numbers.index(_made(lookup, place)), *how, offset, strides))
     return tuple(found)
 
 
-def found_leaf(scope: Scope, table: Table, index: Multi, dim: int | None, width: int) -> Leaf:
-    """The numbers of `width` elements along `dim` of the tile of an operand, the first at `index`."""
-    return _leaf(scope, table, f"n{table.numbers}", index, dim, width, table.line)
+def line_leaf(scope: Scope, table: Table, index: Multi, dim: int | None, width: int) -> Leaf:
+    """The lines of `width` elements along `dim` of the tile of an operand, the first at `index`."""
+    return _leaf(scope, table, "", index, dim, width, table.line)
 
 
 def table_leaf(scope: Scope, table: Table, find: Find, slot: Index, index: Multi, dim: int | None, width: int) -> Leaf:

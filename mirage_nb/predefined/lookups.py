@@ -7,22 +7,46 @@ such a value reads it so; no kernel writes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 
-from mirage_nb.ir import KernelGraph, Op, OpKind
+from mirage_nb.ir import DType, KernelGraph, Op, OpKind, TensorType, ThreadGraph
 from mirage_nb.ir.lookups import Lookup
+from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.ir.windows import Share, Window, windows
+from mirage_nb.predefined.patterns import index_of, numbers_of
+from mirage_nb.predefined.reading import Reading
 from mirage_nb.predefined.rows import LOOKUP, Match
 from mirage_nb.targets import SECTOR_BYTES
 
 
 def lookup_of(graph: KernelGraph, match: Match) -> Lookup:
     """Where the elements of what a match of the row `lookup` makes stand."""
-    (table, numbers), stored = match.inputs, graph.types[match.inputs[1]].dtype
+    table, *numbers = match.inputs
+    stored, formula = tuple(graph.types[v].dtype for v in numbers), _formula(Reading(graph), match.output, numbers)
     if match.attrs["apart"]:
         rows = graph.types[table].elements // graph.types[match.output].elements
-        return Lookup(table, numbers, rows, 1, rows, stored)
+        return Lookup(table, (*numbers,), formula, rows, 1, rows, stored)
     rows, columns = graph.types[table].shape
-    return Lookup(table, numbers, rows, columns, 0, stored)
+    return Lookup(table, (*numbers,), formula, rows, columns, 0, stored)
+
+
+def _formula(r: Reading, value: int, numbers: Sequence[int]) -> ThreadGraph | None:
+    """What makes the numbers of a lookup of these; None where they are the numbers."""
+    index = index_of(r, value)
+    _, inside = numbers_of(r, index)
+    if not inside:
+        return None
+    made = Rewrite(ThreadGraph.start((TensorType((1,), DType.F32),) * len(numbers)), dict(zip(numbers, count())))
+    for number in inside:
+        op = r.op(number)
+        assert op is not None
+        operands = [r.reshaped(v) for v in op.inputs]
+        for operand in operands:
+            if operand not in made.held and (constant := r.op(operand)) is not None:
+                made.copy(constant, (operand,))
+        made.copy(replace(op, inputs=tuple(operands)), (number,))
+    return made.graph.returning((made.held[r.reshaped(index)],))
 
 
 def is_looked_up(graph: KernelGraph, match: Match) -> bool:
@@ -53,7 +77,8 @@ def share_of(graph: KernelGraph, value: int, lookup: Lookup) -> Share:
     element of each stands together."""
     table, size = graph.types[lookup.table], graph.types[value].dtype.size
     each = max(lookup.columns * size, SECTOR_BYTES if lookup.pitch else size)
-    part, number = each + lookup.stored.size, lookup.stored.size
+    number = sum(dtype.size for dtype in lookup.stored)
+    part = each + number
     return Share(part / (lookup.columns * size), (), table.nbytes, number / part)
 
 

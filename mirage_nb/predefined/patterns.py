@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from mirage_nb.ir import HALVES, DType, OpKind, RunningAttrs, WhereAttrs
+from mirage_nb.ir import HALVES, OPS, DType, OpKind, RunningAttrs, Trait, WhereAttrs
 from mirage_nb.ir.fields import INDEX_LIMIT
 from mirage_nb.predefined.masks import Band, Triangle, band, triangle
 from mirage_nb.predefined.reading import Reading
 
 FLOATS = HALVES | {DType.F32}
 LOG = "log(x)"
+MOST_COMPUTED, MOST_LEAVES = 12, 4
+"""Operators by which a kernel computes the numbers of a lookup at most, and tensors of which."""
 ZERO = "step(x) * step(-x)"
 """The formula of x == 0 (`lang.masks`)."""
 
@@ -93,7 +95,8 @@ def _alike(r: Reading, x: int, value: int) -> bool:
 
 def lookup(r: Reading, value: int) -> Found | None:
     """Rows of a table, by their numbers: a product of rows that are 1 in one place with the table; or `apart`, of a row
-    for every number one element: a sum of what is chosen in one place. What is no number of a row finds zeros."""
+    for every number one element: a sum of what is chosen in one place. What is no number of a row finds zeros. Behind
+    the table stands what numbers are computed of, element by element."""
     attrs, hot, table, shape = {"apart": 0}, -1, -1, tuple[int, ...]()
     if (product := r.op(value, OpKind.MATMUL)) is not None:
         hot, table = product.inputs
@@ -108,7 +111,50 @@ def lookup(r: Reading, value: int) -> Found | None:
     table = r.reshaped(table) if attrs["apart"] else table
     types = [r.graph.types[v] for v in (table, index, value)]
     able = all(t.dtype in FLOATS and t.elements < INDEX_LIMIT for t in types)
-    return Found((table, index), attrs) if able else None
+    return Found((table, *numbers_of(r, index)[0]), attrs) if able else None
+
+
+def index_of(r: Reading, value: int) -> int:
+    """The numbers of a lookup."""
+    product, summed = r.op(value, OpKind.MATMUL), r.folded(value, OpKind.SUM)
+    chosen = r.op(summed[0], OpKind.WHERE) if summed is not None else None
+    hot = product.inputs[0] if product is not None else chosen.inputs[0] if chosen is not None else value
+    found = _numbered(r, hot, r.shape(hot))
+    assert found is not None
+    return found
+
+
+def numbers_of(r: Reading, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What numbers are computed of, element by element, by few operators, and the values of these, operands first: of
+    inputs alone, for what kernels compute is there. Of others themselves."""
+    lines, inside = r.graph.types[index].elements, list[int]()
+    leaves = dict[int, None]()
+
+    def own(value: int) -> bool:
+        type_ = r.graph.types[r.reshaped(value)]
+        return type_.dtype is DType.F32 and type_.elements == lines
+
+    def plain(value: int) -> bool:
+        return own(value) or r.number(r.reshaped(value)) is not None
+
+    def trace(value: int, depth: int = 0) -> None:
+        value = r.reshaped(value)
+        op = r.op(value)
+        if value in inside or r.number(value) is not None:
+            return
+        simple = op is not None and Trait.ELEMENTWISE in OPS[op.kind].traits and own(value) and depth < MOST_COMPUTED
+        if op is None or not simple or not all(map(plain, op.inputs)):
+            leaves[value] = None
+            return
+        for operand in op.inputs:
+            trace(operand, depth + 1)
+        inside.append(value)
+
+    trace(index)
+    given = all(value < r.graph.input_count for value in leaves)
+    if not given or len(inside) > MOST_COMPUTED or not 0 < len(leaves) <= MOST_LEAVES:
+        return (index,), ()
+    return (*leaves,), (*inside,)
 
 
 def _numbered(r: Reading, hot: int, shape: tuple[int, ...]) -> int | None:

@@ -265,9 +265,9 @@ def _of_product(graph: KernelGraph, match: Match, target: Target) -> float:
 def _looked_up(graph: KernelGraph, match: Match) -> float:
     """Of the table only the rows that are found, of lone elements what is read with them; numbers, and what is
     written."""
-    table, index, result = (graph.types[v] for v in (*match.inputs, match.output))
+    table, *numbers, result = (graph.types[v] for v in (*match.inputs, match.output))
     each = SECTOR_BYTES if match.attrs["apart"] else table.dtype.size
-    return result.elements * (each + result.dtype.size) + index.nbytes
+    return result.elements * (each + result.dtype.size) + sum(t.nbytes for t in numbers)
 
 
 def _none(graph: KernelGraph, match: Match) -> float:

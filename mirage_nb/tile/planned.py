@@ -9,7 +9,7 @@ from fractions import Fraction
 from mirage_nb.ir import BlockGraph
 from mirage_nb.targets import Target
 from mirage_nb.tile.resident import validate as resident_validate
-from mirage_nb.tile.resident.program import ResidentProgram, Table
+from mirage_nb.tile.resident.program import Numbers, ResidentProgram, Table
 from mirage_nb.tile.roles import validate
 from mirage_nb.tile.roles.program import LANES, Program
 from mirage_nb.tile.staged import validate as staged_validate
@@ -20,7 +20,7 @@ from mirage_nb.tile.staged.program import StagedProgram
 class Planned:
     """A tile program, a staged or a resident one, and the block graph that it was planned of; `numbers`: operands that
     are one number, `places`: those that number the places of an axis; `op`: the operator that it is; `tables`: what
-    operands are looked up in."""
+    operands are looked up in, by which `lines`."""
 
     block: BlockGraph
     program: Program | StagedProgram | ResidentProgram
@@ -28,6 +28,7 @@ class Planned:
     places: frozenset[int] = frozenset()
     op: int = 0
     tables: tuple[Table, ...] = ()
+    lines: tuple[Numbers, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Planned {type(self.program).__name__} of {self.block!r}>"
@@ -50,5 +51,7 @@ class Planned:
                 return validate.validate(self.program, target)
             case StagedProgram():
                 return staged_validate.validate(self.program, target)
-            case ResidentProgram():
-                return resident_validate.validate(self.program, target)
+            case ResidentProgram() as program:
+                alike = (program.tables, program.numbers) == (self.tables, self.lines)
+                found = () if alike else ("its operands are looked up otherwise",)
+                return (*found, *resident_validate.validate(program, target))

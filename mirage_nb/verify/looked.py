@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.interp.field import FieldTensor
-from mirage_nb.ir import BlockGraph
+from mirage_nb.interp.reference import FloatAlgebra
+from mirage_nb.ir import BlockGraph, ThreadGraph
 from mirage_nb.ir.ops import Shape
-from mirage_nb.tile.resident.program import Table
+from mirage_nb.tile.resident.program import Numbers, Table
 from mirage_nb.tile.resident.run import Sources
 
 Array = NDArray[Any]
@@ -26,6 +27,7 @@ T = TypeVar("T", Array, FieldTensor)
 
 LARGEST = 65_521
 """Elements of a table, of which the first stand for others: a prime, so that those in a row or a column differ."""
+FLOATS = FloatAlgebra(np.dtype(float))
 NO_ROWS = (-1.0, 0.5, np.nan, np.inf, -np.inf)
 
 
@@ -53,16 +55,24 @@ class Places:
         return (self.table.offset + sum(more)) // self.table.columns + 1
 
 
+def made(formula: ThreadGraph, operands: Sequence[Array]) -> Array:
+    """What a formula makes of elements."""
+    values = [*operands]
+    for op in formula.ops:
+        values.append(FLOATS.apply(op.kind, [values[v] for v in op.inputs], op.attrs, 0))
+    return values[formula.outputs[0]]
+
+
 class _Looked:
     """An operand: elements of a table, where they are asked for."""
 
-    def __init__(self, places: Places, elements: Array, numbers: Array) -> None:
+    def __init__(self, places: Places, elements: Array, numbers: Callable[[Array], Array]) -> None:
         self._places, self._elements, self._numbers, self.shape = places, elements, numbers, places.shape
 
     def __getitem__(self, box: Box) -> Array:
         table, element = self._places.table, self._places.elements(box)
         line, column = np.divmod(element, table.columns)
-        number = self._numbers[line]
+        number = self._numbers(line)
         named = np.isin(number, np.arange(table.rows))
         row = np.where(named, number, 0).astype(np.int64)
         found = self._elements[(row * table.columns + column + line * table.pitch) % self._elements.size]
@@ -76,37 +86,49 @@ class Drawn(Generic[T]):
 
     tables: dict[int, T]
     sizes: dict[int, int]
-    numbers: Sequence[Array]
+    tensors: Sequence[Array]
     places: dict[int, Places]
     operands: dict[int, T]
 
     @classmethod
     def of(
-        cls, block: BlockGraph, tables: Sequence[Table], draw: Callable[[str, Shape], T], seed: int
+        cls, block: BlockGraph, tables: Sequence[Table], ways: Sequence[Numbers], draw: Callable[[str, Shape], T],
+        seed: int,
     ) -> Drawn[T]:  # fmt: skip
-        """Tables by `draw`, a function of a name and a shape; numbers by a seed."""
+        """Tables by `draw`, a function of a name and a shape; that of which numbers are made by a seed."""
         reads = {values[0]: op.attrs for op, values in block.definitions() if values}
         places = {t.value: Places(t, block.args[getattr(reads[t.value], "arg", 0)].shape) for t in tables}
         rng = np.random.default_rng(seed)
-        numbers = []
-        for number in range(1 + max((t.numbers for t in tables), default=-1)):
-            mine = [t for t in tables if t.numbers == number]
+        tensors = []
+        for tensor in range(1 + max((n for way in ways for n in way.tensors), default=-1)):
+            mine = [t for t in tables if tensor in ways[t.numbers].tensors]
             rows = min((t.rows for t in mine), default=1)
             named = rng.integers(0, rows, max((places[t.value].lines for t in mine), default=1)).astype(float)
             named[rng.random(named.size) < 0.2] = rows - 1
+            if any(way.formula is not None and tensor in way.tensors for way in ways):  # of what is between two of them
+                named = named + np.where(rng.random(named.size) < 0.5, rng.random(named.size), 0.0)
             none = rng.choice([*NO_ROWS, float(rows)], named.size)
-            numbers.append(np.where(rng.random(named.size) < 0.2, none, named))
+            tensors.append(np.where(rng.random(named.size) < 0.2, none, named))
+
+        def number(way: Numbers, line: Array) -> Array:
+            own = [tensors[tensor][line] for tensor in way.tensors]
+            return own[0] if way.formula is None else made(way.formula, own)
+
         sizes = {t.value: t.rows * t.columns if not t.pitch else t.pitch * places[t.value].lines for t in tables}
         drawn = {v: draw(f"table{v}", (min(size, LARGEST),)) for v, size in sizes.items()}
-        found = {t.value: _found(places[t.value], drawn[t.value], numbers[t.numbers]) for t in tables}
-        return cls(drawn, sizes, numbers, places, found)
+        found = {t.value: _found(places[t.value], drawn[t.value], partial(number, ways[t.numbers])) for t in tables}
+        return cls(drawn, sizes, tensors, places, found)
 
     def sources(self, boxes: Mapping[int, Box]) -> Sources:
         """The same for a program that has these parts of operands."""
-        return Sources(self.tables, self.sizes, self.numbers, lambda value: self.places[value].along(boxes[value]))
+
+        def along(value: int) -> tuple[Array, ...]:
+            return self.places[value].along(boxes[value])
+
+        return Sources(self.tables, self.sizes, self.tensors, made, along)
 
 
-def _found(places: Places, table: Any, numbers: Array) -> Any:
+def _found(places: Places, table: Any, numbers: Callable[[Array], Array]) -> Any:
     """What stands in a table."""
     if not isinstance(table, FieldTensor):
         return _Looked(places, table, numbers)

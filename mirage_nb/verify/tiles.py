@@ -226,7 +226,7 @@ def _differences(planned: Planned, place: int, numbers: _Numbers[T]) -> Iterator
     """Where a point of the walk stores something else than the block there saves."""
     block, algebra = planned.block, numbers.algebra
     operands = [_operand(planned, arg, numbers) for arg in range(len(block.args))]
-    drawn = Drawn.of(block, planned.tables, numbers.table, place)
+    drawn = Drawn.of(block, planned.tables, planned.lines, numbers.table, place)
     savers = [(op.attrs, block.types[op.inputs[0]].shape) for op in block.savers if isinstance(op.attrs, OutSaverAttrs)]
     stored: Stored[T]
     if isinstance(planned.program, Program):

@@ -131,7 +131,7 @@ def _meant(match: Match, inputs: list[Any], shape: tuple[int, ...]) -> Any:
         share = raised / raised.sum(attrs["dim"], keepdims=True)
         return share if match.row == "softmax" else np.log(share)
     if match.row == LOOKUP:
-        table, index = inputs
+        table, index = inputs  # those that a program gives, not computed ones
         if attrs["apart"]:
             table = table.reshape(index.size, -1)
             return np.where(index.reshape(-1, 1) == np.arange(table.shape[1]), table, 0).sum(1).reshape(shape)

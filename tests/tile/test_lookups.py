@@ -11,10 +11,10 @@ import pytest
 
 from mirage_nb.codegen import emit
 from mirage_nb.errors import EmitError
-from mirage_nb.ir import InIterAttrs
+from mirage_nb.ir import InIterAttrs, Op, OpKind
 from mirage_nb.tile.lines import line_of, lines_of
 from mirage_nb.tile.planned import Planned
-from mirage_nb.tile.resident.program import Access, Depend, Find, Load, ResidentProgram
+from mirage_nb.tile.resident.program import Access, Depend, Find, Load, Numbers, ResidentProgram
 from mirage_nb.tile.resident.validate import validate
 from mirage_nb.tile.roles.program import flat
 from mirage_nb.verify.tiles import Level, compare
@@ -48,6 +48,18 @@ def other_tables(original: ResidentProgram) -> Iterator[Mutant]:
             changed = replace(table, **{field: getattr(table, field) + 1})
             tables = (*original.tables[:place], changed, *original.tables[place + 1 :])
             yield f"%{table.value}: {field} +1", replace(original, tables=tables)
+    for place, numbers in enumerate(original.numbers):
+        for tensors in {numbers.tensors[::-1], tuple((n + 1) % len(numbers.tensors) for n in numbers.tensors)}:
+            yield f"numbers {place}: of {tensors}", otherwise(original, place, replace(numbers, tensors=tensors))
+        if (formula := numbers.formula) is not None:
+            doubled = formula.append(Op(OpKind.ADD, (formula.outputs[0],) * 2)).returning((len(formula.types),))
+            yield f"numbers {place}: doubled", otherwise(original, place, replace(numbers, formula=doubled))
+            yield f"numbers {place}: as they lie", otherwise(original, place, replace(numbers, formula=None))
+
+
+def otherwise(original: ResidentProgram, place: int, numbers: Numbers) -> ResidentProgram:
+    """A program with other numbers."""
+    return replace(original, numbers=(*original.numbers[:place], numbers, *original.numbers[place + 1 :]))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -68,6 +80,10 @@ def test_mutants_are_refused_or_found_wrong(share: int) -> None:
             seen += bool(wrong)
             assert wrong or not looks, (name, what)
     assert seen > 100
+
+
+def _looked_up(one: ResidentProgram) -> object:
+    return one.tables, one.numbers
 
 
 @pytest.mark.parametrize(("name", "field", "step", "said"), [
@@ -92,6 +108,13 @@ def swapped(original: ResidentProgram, before: object, behind: object) -> Reside
     text = [line.replace(line_of(before), line_of(behind)) for line in lines_of(original)]
     changed: ResidentProgram = parse(text, RESIDENT)
     return changed
+
+
+def test_operands_are_looked_up_as_planned() -> None:
+    for name in ("numbers that are computed", "two tables"):
+        for what, changed in other_tables(program(name)):
+            found = replace(planned(name), program=changed).findings(H200)
+            assert changed == program(name) or any("looked up otherwise" in text for text in found), what
 
 
 def test_rows_are_found_before_they_are_read() -> None:

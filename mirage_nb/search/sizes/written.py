@@ -126,7 +126,7 @@ def _kernels(graph: KernelGraph) -> list[tuple[int, _Written | None]]:
             own = tuple(share_of(graph, op.inputs[n], tables[n]) if n in tables else s for n, s in enumerate(own))
             boxed = tuple(_in_boxes(seen.get(value), graph.types[value]) for value in op.inputs)
             behind = {*tensors, *(roots[seen[value].base] for value in op.inputs if value in seen)}
-            behind |= {roots[source] for lookup in tables.values() for source in (lookup.table, lookup.numbers)}
+            behind |= {roots[source] for lookup in tables.values() for source in (lookup.table, *lookup.numbers)}
             follows = not left.isdisjoint(behind)
             saved = tuple(given[value].dtype.size for value in values)
             found.append((values[0], _Written(op.body, numbers, own, boxed, literals, counted, follows, saved)))

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mirage_nb.ir import AccumKind, BlockGraph, TensorType
+from mirage_nb.ir import AccumKind, BlockGraph, TensorType, ThreadGraph
 from mirage_nb.tile.index import Index, Multi, broadcast_index, linear, named, unravel
 from mirage_nb.tile.roles.program import LANES, flat
 from mirage_nb.tile.rules.placement import Place
@@ -248,10 +248,18 @@ class Access(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """A number for each line: what a formula makes of its elements of these tensors, or that of the only one."""
+
+    tensors: Extents
+    formula: ThreadGraph | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """What operand `value` of a block is looked up in. Element i of it is element offset + sum(i[d] * strides[d]) of
     what is looked up, that is of line element // columns of this; it stands at number * columns + element % columns +
-    line * pitch of the table, where the number is that of its line in tensor `numbers` of numbers, and is 0 where this
+    line * pitch of the table, where the number is that of its line by `numbers` of the program, and is 0 where this
     names none of `rows`."""
 
     value: int
@@ -285,7 +293,8 @@ class Table:
 @dataclass(frozen=True, slots=True)
 class Find:
     """A thread asks in which rows of its table an operand stands, `width` elements at once, or by a number for each of
-    them: below `rows`, by a tensor of numbers; where there is no such row nothing is loaded, and zeros are found."""
+    them: below `rows`, by `numbers` of the program; where there is no such row nothing is loaded, and zeros are
+    found."""
 
     value: int
     width: int
@@ -386,7 +395,7 @@ class ResidentProgram:
 
     block: whose values they compute, which lie in `places`; forms: how the tile has the elements of each. outputs: what
     is saved. scratch: floats of shared memory. late: operands that nothing reads before it has waited for the kernel in
-    front; behind: that holds of stores, too. tables: what operands are looked up in.
+    front; behind: that holds of stores, too. tables: what operands are looked up in, by which numbers.
     """
 
     block: BlockGraph
@@ -399,6 +408,7 @@ class ResidentProgram:
     late: frozenset[int] = frozenset()
     behind: bool = False
     tables: tuple[Table, ...] = ()
+    numbers: tuple[Numbers, ...] = ()
 
     def table(self, value: int) -> Table | None:
         """What an operand is looked up in, if it is."""

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_nb.ir import AccumKind, DimAttrs, InIterAttrs, OpKind, RunningAttrs
+from mirage_nb.ir import AccumKind, DimAttrs, InIterAttrs, OpKind, RunningAttrs, ThreadGraph
 from mirage_nb.tile.machine import NOTHING, Machine
 from mirage_nb.tile.resident import program as resident
 from mirage_nb.tile.resident.program import RegisterLayout, ResidentProgram, result
@@ -47,13 +47,14 @@ class Owned:
 @dataclass(frozen=True, slots=True)
 class Sources:
     """What operands are looked up in. tables: by their values, as one dimension, or the first elements of it, which
-    stand for all that are as many places apart; sizes: all their elements. numbers: tensors of these. places: of the
-    tile of an operand, which elements of that it has, along each dimension, counted from 1 on (0: none, behind an
-    end)."""
+    stand for all that are as many places apart; sizes: all their elements. tensors: those of which numbers are made;
+    made: what a formula makes of elements. places: of the tile of an operand, which elements of that it has, along each
+    dimension, counted from 1 on (0: none, behind an end)."""
 
     tables: Mapping[int, Any]
     sizes: Mapping[int, int]
-    numbers: Sequence[NDArray[Any]]
+    tensors: Sequence[NDArray[Any]]
+    made: Callable[[ThreadGraph, Sequence[NDArray[Any]]], NDArray[Any]]
     places: Callable[[int], tuple[Indices, ...]]
 
 
@@ -201,8 +202,9 @@ class Run(Machine[ResidentProgram]):
         element = self._elements(table)
         if not find.each:
             element = np.repeat(element[..., :: find.width], find.width, -1)[..., : element.shape[-1]]
-        numbers = self.sources.numbers[find.numbers].reshape(-1)
-        found = numbers[np.clip(element, 0, None) // table.columns]
+        numbers, line = self.program.numbers[find.numbers], np.clip(element, 0, None) // table.columns
+        own = [self.sources.tensors[tensor].reshape(-1)[line] for tensor in numbers.tensors]
+        found = own[0] if numbers.formula is None else self.sources.made(numbers.formula, own)
         named = (element >= 0) & (found >= 0) & (found < find.rows) & (found == np.floor(found))
         self.rows[find.value] = np.where(named, found, -1).astype(np.int64)
 
