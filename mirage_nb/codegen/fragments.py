@@ -172,10 +172,13 @@ class FragmentText(Text):
         out.lines([f"float {name}[{rows}][2];" for name in made])
         with out.unrolled("r", rows) as r, out.unrolled("h", 2) as h:
             out.line(f"float high = {f'top{value}[{r}][{h}]' if running else 'NEGATIVE_INFINITY'};")
-            with out.unrolled("c", largest.cells.columns) as c:
-                pair = f"{largest.source}[0][{r}][{c}]"
-                out.line(f"high = maximum(high, maximum({pair}[2 * {h}], {pair}[2 * {h} + 1]));")
-            out.line("high = warp_max<4>(high);")
+            if largest.cells.columns:
+                with out.unrolled("c", largest.cells.columns) as c:
+                    pair = f"{largest.source}[0][{r}][{c}]"
+                    out.line(f"high = maximum(high, maximum({pair}[2 * {h}], {pair}[2 * {h} + 1]));")
+                out.line("high = warp_max<4>(high);")
+            else:
+                out.line(f"high = maximum(high, {largest.source}[{r}][{h}]);")
             if running:
                 out.line(f"shift{value}[{r}][{h}] = maximum(high, LOWEST_FLOAT);")
                 out.line(f"fade{value}[{r}][{h}] = fast_exp(top{value}[{r}][{h}] - shift{value}[{r}][{h}]);")

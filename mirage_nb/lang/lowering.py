@@ -15,6 +15,7 @@ from fractions import Fraction
 from mirage_nb.errors import MirageError, ProgramSyntaxError, ShapeError
 from mirage_nb.ir import formula
 from mirage_nb.ir.dtypes import BYTES, FLOAT8, HALVES, DType, computed, promote
+from mirage_nb.ir.graph import Op
 from mirage_nb.ir.ops import COMPARISONS, OPS, ApplyAttrs, CastAttrs, ClampAttrs, OpKind, PowAttrs, Trait, WhereAttrs
 from mirage_nb.ir.syntax import expression
 from mirage_nb.lang import constants
@@ -54,12 +55,31 @@ def add(b: Builder, x: Term, y: Term) -> Term:
 
 
 def subtract(b: Builder, x: Term, y: Term) -> Term:
-    """x - y; a constant is subtracted by adding its negative."""
+    """x - y; a constant is subtracted by adding its negative. What is less its maximum has the maximum 0."""
     if isinstance(y, Number):
         return add(b, x, constants.negate(y))
+    if not isinstance(x, Number) and _is_lowered(b, x, y):
+        return x
     if x == ZERO and isinstance(x, Number):
         return negate(b, y)
     return b.emit(OpKind.SUB, b.value(x), y)
+
+
+def _is_lowered(b: Builder, x: Value, y: Value) -> bool:
+    """Whether y is the maximum of x, which is less its maximum already."""
+    (x, op), top = _bare(b, x), _bare(b, y)[1]
+    if op is None or op.kind is not OpKind.SUB or top is None or top.kind is not OpKind.MAX:
+        return False
+    before, first = (_bare(b, Value(v)) for v in op.inputs)
+    maxima = [(of.kind, of.attrs, _bare(b, Value(of.inputs[0]))[0]) for of in (top, first[1]) if of and of.inputs]
+    return maxima == [(top.kind, top.attrs, x), (top.kind, top.attrs, before[0])]
+
+
+def _bare(b: Builder, x: Value, *views: OpKind) -> tuple[Value, Op | None]:
+    """What a tensor was before it was given other types, or these views, and the operator that makes that."""
+    while (op := b.definition(x)) is not None and op.kind in (OpKind.CAST, *views):
+        x = Value(op.inputs[0])
+    return x, op
 
 
 def multiply(b: Builder, x: Term, y: Term) -> Term:
@@ -315,6 +335,8 @@ def clamp(b: Builder, x: Value, low: Term | None, high: Term | None) -> Term:
     if isinstance(low, int) or isinstance(high, int):
         raised = x if low is None else maximum(b, x, low)
         return raised if high is None else minimum(b, raised, high)
+    if low is not None and high is None and _is_maximum(b, x):
+        return maximum(b, x, low)
     limits = [None if limit is None else limit.attrs().value for limit in (low, high)]
     if low is None and high is None:
         raise ProgramSyntaxError("clamp needs a limit", hint="clamp(x, low, high), or one of low= and high=")
@@ -327,9 +349,19 @@ def maximum(b: Builder, x: Term, y: Term) -> Term:
     """The larger of two; with a constant, a limit."""
     if isinstance(x, Number):
         return constants.larger(x, y) if isinstance(y, Number) else maximum(b, y, x)
+    if isinstance(y, Number) and _is_maximum(b, x):
+        return b.emit(OpKind.MAXIMUM, x, b.value(y))  # one of more
     if isinstance(y, Number):
         return b.emit(OpKind.RELU, x) if y == ZERO else clamp(b, x, y, None)
     return x if x == y else b.emit(OpKind.MAXIMUM, x, y)
+
+
+def _is_maximum(b: Builder, x: Value) -> bool:
+    """Whether it is the largest of a row, or of several, or something joins such."""
+    _, op = _bare(b, x, OpKind.RESHAPE)
+    if op is not None and op.kind is OpKind.MAXIMUM:
+        return any(_is_maximum(b, Value(v)) for v in op.inputs)
+    return op is not None and op.kind is OpKind.MAX
 
 
 def minimum(b: Builder, x: Term, y: Term) -> Term:
@@ -391,7 +423,13 @@ def formula_at(text: str, x: Number) -> Number:
 
 def exp(b: Builder, x: Term) -> Term:
     """e to the power of x."""
-    return _OF_NUMBERS["exp"](x) if isinstance(x, Number) else b.emit(OpKind.EXP, x)
+    if isinstance(x, Number):
+        return _OF_NUMBERS["exp"](x)
+    op = b.definition(x)
+    if op is not None and op.kind is OpKind.MUL and b.number(Value(op.inputs[1])) == MINUS_ONE:
+        if _is_maximum(b, top := Value(op.inputs[0])):  # it is taken off 0, as off scores beside
+            x = b.emit(OpKind.SUB, b.value(ZERO), top)
+    return b.emit(OpKind.EXP, x)
 
 
 def _double(name: str, function: Callable[[float], float]) -> Callable[[Number], Number]:

@@ -21,7 +21,7 @@ from mirage_nb.lang.views import reshaped
 
 def softmax(b: Builder, x: Value, axis: int) -> Term:
     """exp(x - max) over its sum: safe for any magnitude."""
-    shifted = b.emit(OpKind.SUB, x, folded(b, OpKind.MAX, x, (axis,)))
+    shifted = b.tensor(subtract(b, x, folded(b, OpKind.MAX, x, (axis,))), "softmax")
     raised = b.emit(OpKind.EXP, shifted)
     return b.emit(OpKind.DIV, raised, folded(b, OpKind.SUM, raised, (axis,)))
 

@@ -1,22 +1,25 @@
 """Parts and joints of what is computed, said so that nobody has to store them: the last step of reading a program.
 
-In: a builder and the outputs of its program. Out: the same outputs, of other operators. A concatenation of parts of
-what lies in memory is the sum of them, each among zeros; slices of what elementwise operators make, and zeros around
-it, move in front of these, to what lies in memory. Invariant: every output has the elements that it had; what is
-sliced is computed anew for each slice only where that is little work, and nothing of it is stored in any case.
+In: a builder and the outputs of its program. Out: the same outputs, of other operators. What is folded and sliced of a
+concatenation is folded and sliced of its parts (`lang.apart`). One of parts of what lies in memory is the sum of them,
+each among zeros; slices of what elementwise operators make, and zeros around it, move in front of these, to what lies
+in memory. Invariant: every output has the elements that it had; what is sliced is computed anew for each slice only
+where that is little work, and nothing of it is stored in any case.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
 from mirage_nb.errors import ProgramSizeError
 from mirage_nb.ir.dtypes import DType
-from mirage_nb.ir.ops import OPS, ArangeAttrs, Attrs, DimAttrs, OpKind, PadAttrs, SliceAttrs, Trait
+from mirage_nb.ir.ops import ArangeAttrs, DimAttrs, OpKind, PadAttrs, SliceAttrs, Trait
 from mirage_nb.ir.windows import MOVING
+from mirage_nb.lang.anew import Anew
+from mirage_nb.lang.apart import Apart
 from mirage_nb.lang.builder import Builder, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.lowering import ZERO, add, scale
@@ -51,7 +54,7 @@ def in_parts(b: Builder, outputs: Outputs) -> Outputs:
     said, most = outputs, b.most
     b.most *= ROOM
     try:
-        for step in (_Joints, *(_Moves for _ in range(MOVES))):
+        for step in (Apart, _Joints, *(_Moves for _ in range(MOVES))):
             made = step(b, [value for _, value in said]).made
             before, said = said, tuple((name, made[value]) for name, value in said)
             if said == before and step is _Moves:
@@ -63,47 +66,7 @@ def in_parts(b: Builder, outputs: Outputs) -> Outputs:
     return said if len(b.needed(value for _, value in said)) <= most else outputs
 
 
-class _Anew:
-    """A program said anew: `made` is what each of its values becomes, `readers` are the operators that read it."""
-
-    def __init__(self, b: Builder, outputs: Sequence[Value]) -> None:
-        self.b, self.outputs = b, frozenset(outputs)
-        self.values = b.needed(outputs)
-        self.readers: dict[Value, list[Value]] = {value: [] for value in self.values}
-        for value in self.values:
-            for source in b.operands(value):
-                self.readers[source].append(value)
-        self.made: dict[Value, Value] = {}
-        self.look()
-        for value in self.values:
-            b.place = b.place_of(value)
-            self.made[value] = self.say(value)
-
-    def look(self) -> None:
-        """At the whole program, before it is said anew."""
-
-    def say(self, value: Value) -> Value:
-        """What a value becomes: its operator on what its operands became."""
-        op, operands = self.b.definition(value), tuple(self.made[v] for v in self.b.operands(value))
-        return value if op is None or operands == op.inputs else self.b.emit(op.kind, *operands, attrs=op.attrs)
-
-    def kind(self, value: Value) -> OpKind | None:
-        """Of the operator that makes a value."""
-        op = self.b.definition(value)
-        return None if op is None else op.kind
-
-    def attrs(self, value: Value) -> Attrs | None:
-        """Of that operator."""
-        op = self.b.definition(value)
-        return None if op is None else op.attrs
-
-    def has(self, value: Value, *traits: Trait) -> bool:
-        """Whether a value is of an operator with one of these traits."""
-        op = self.b.definition(value)
-        return op is not None and not OPS[op.kind].traits.isdisjoint(traits)
-
-
-class _Joints(_Anew):
+class _Joints(Anew):
     """Concatenations of parts of what lies in memory, where kernels are generated for all that reads them."""
 
     def say(self, value: Value) -> Value:
@@ -152,7 +115,7 @@ class _Joints(_Anew):
             yield made
 
 
-class _Moves(_Anew):
+class _Moves(Anew):
     """Slices of what elementwise operators make, and zeros around it. `often`: how many times the elements of a value
     are made if all such slices move in front of it; `deep`: how many operators then stand behind it."""
 

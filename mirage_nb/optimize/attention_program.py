@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mirage_nb.ir import OPS, AccumAttrs, AccumKind, ConstAttrs, DType, InIterAttrs, OpKind, Trait
-from mirage_nb.ir.graph import reached
 from mirage_nb.optimize import attention_marks as marks
 from mirage_nb.optimize.attention_keys import Keys, keys_of
 from mirage_nb.optimize.on_grid import Cut, OnGrid
@@ -257,10 +256,11 @@ class _Planner(OnGrid):
         first = self._softmax(self._key(Index()), rescaled=False, chosen=keys.chosen)
         ahead = self.ahead
         loops = marks.computing(self.mark, keys, iteration)
+        joined, epilogue = self._joined(), self._epilogue()
         return (
-            *keys.tables, *keys.skipped(made.step), *start, *self.once.values(), *ahead, Await(QUERY_RING),
+            *keys.tables, *keys.skipped(made.step), *start, *self.once.values(), *joined, *ahead, Await(QUERY_RING),
             Await(KEY_RING), *turn, *scored, *over, Release(KEY_RING), *first[0], *first[1], *loops,
-            Release(QUERY_RING), Await(VALUE_RING), added, Release(VALUE_RING), *self._epilogue(),
+            Release(QUERY_RING), Await(VALUE_RING), added, Release(VALUE_RING), *epilogue,
         )  # fmt: skip
 
     def _lowest(self) -> list[Statement]:
@@ -268,6 +268,19 @@ class _Planner(OnGrid):
             return []
         name = self._new()
         return [Number(name, LOWEST), Set(TOP, name)]
+
+    def _joined(self) -> list[Statement]:
+        """What a running maximum begins with, where something joins it."""
+        self.known, found, nodes = self._kept(), list[Statement](), self.made.written.nodes
+        for top, place in self.made.joined.items():
+            axes = broadcast_axes(_padded((ROWS, ""), nodes[top].shape), nodes[place].shape)
+            name, larger = self._value(found, place, axes), self._new()
+            found += [Map(larger, OpKind.MAXIMUM, None, (TOP, name)), Set(TOP, larger)]
+        return found
+
+    def _kept(self) -> dict[int, str]:
+        """What is read once at a point."""
+        return {place: read.name for place, read in self.once.items()}
 
     def _tops(self) -> Sequence[int]:
         """The maxima in whose place a running maximum stands, or the exponential that one holds up."""
@@ -277,12 +290,12 @@ class _Planner(OnGrid):
         """Everything between the products: in front of the result's release, and behind it. rescaled: the result holds
         something already. chosen: the mask leaves out some of the scores."""
         made, found = self.made, list[Statement]()
-        self.loaded = {place: read.name for place, read in self.once.items()}
+        self.loaded = self._kept()
         self.known = {made.scores: SCORES, **self.loaded}
         self.ahead, self.key, self.chosen, self.ending = [], key, chosen, not rescaled
         factor = ""
         for top in self._tops():
-            source = made.written.nodes[top].inputs[0]
+            source = made.ranked(top)
             self._keep(found, source)
             largest, risen, fallen, factor = (self._new() for _ in range(4))
             found += [
@@ -293,7 +306,7 @@ class _Planner(OnGrid):
                 Set(TOP, risen),
             ]
             self.known[top] = self._held_up(found, source, risen) if top == made.bare else risen
-        shared = self._shared_node()
+        shared = made.shared
         if shared is not None:
             self._keep(found, shared)
         weights = self._value(found, made.weights, (ROWS, KEYS))
@@ -316,26 +329,6 @@ class _Planner(OnGrid):
         attrs = self.made.written.nodes[place].attrs
         rescaled = isinstance(attrs, AccumAttrs) and attrs.kind is AccumKind.RESCALE
         return rescaled or self.made.bare is not None
-
-    def _shared_node(self) -> int | None:
-        """The last node that weights and sums both come from: computed once."""
-        made = self.made
-        wanted = [made.weights, *made.sums.values()]
-        common = set.intersection(*(self._behind(node) for node in wanted)) - {made.scores}
-        return max(common, default=None) if len(wanted) > 1 else None
-
-    def _behind(self, node: int) -> set[int]:
-        """The matrices of rows and keys that a node is computed from, itself included, up to the scores."""
-        made, nodes = self.made, self.made.written.nodes
-
-        def is_matrix(place: int) -> bool:
-            shape = nodes[place].shape
-            return place not in made.tops and place >= made.scores and bool(shape) and shape[-1] != 1
-
-        def operands(place: int) -> tuple[int, ...]:
-            return nodes[place].inputs if is_matrix(place) and place != made.scores else ()
-
-        return {place for place in reached([node], operands) if is_matrix(place)}
 
     def _keep(self, found: list[Statement], node: int) -> None:
         """The scores' registers hold this node from here on, unless it is little more than what they hold."""
@@ -405,7 +398,7 @@ class _Planner(OnGrid):
             return _total(place) if place in self.made.sums else RESULT
         if place in self.made.largest:
             return TOP
-        if place in self.made.late:
+        if place in self.made.late or node.attrs == AccumAttrs(AccumKind.HOLD):
             return self._value(found, node.inputs[0], axes)
         if Trait.ELEMENTWISE not in OPS[node.kind].traits:
             raise _OtherBlock
@@ -452,7 +445,7 @@ class _Planner(OnGrid):
     def _epilogue(self) -> list[Statement]:
         """What stands behind the loop, and what is stored."""
         made, found = self.made, list[Statement]()
-        self.known = {}
+        self.known = self._kept()
         if made.bare is not None and not made.is_quotient:
             found += self._lowered()
         for number, (place, attrs) in enumerate(made.written.saved):

@@ -127,6 +127,8 @@ class RegionPlanner:
             for value in self.scope.values(step.op):
                 if self.scope.plan.places[value] is Place.REGISTER:
                     yield staged.Evaluate(value, self._cells(value), self._rounds(value))
+                if value in self.region.shifts:  # a maximum that something joins
+                    yield staged.Largest(value, fragment(value), True, self.rows)
 
     def _registers(self, value: int) -> str:
         """Those of a value of the body."""

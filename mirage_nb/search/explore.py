@@ -274,7 +274,7 @@ class _Explorer:
             second = self.close(semantics, grid, loop, leaves, sample)
             roots = list(root_sets(second, semantics, self.cut))
             graphs = Extraction(second.values)
-            for chosen, roots_ in self.choices(graphs, roots, accepted(second, pairing)):
+            for chosen, roots_ in self.choices(graphs, roots, accepted(second, pairing), semantics.joining):
                 pairing.add(Second(second, graphs, chosen, roots_, pairing.needs(chosen)))
         if pairing.topped:
             self.reached.add("max_block_ops")
@@ -284,12 +284,13 @@ class _Explorer:
         self.cut += [f"two kernels: {what}" for what in sorted(pairing.left_out)]
 
     def choices(
-        self, graphs: Extraction, roots: Sequence[tuple[int, ...]], accept: Callable[[Choice], bool]
+        self, graphs: Extraction, roots: Sequence[tuple[int, ...]], accept: Callable[[Choice], bool], more: int = 0
     ) -> Iterator[tuple[Choice, tuple[int, ...]]]:
         """Accepted graphs for any of the root sets, smallest first, up to the effort's size and number. What one output
-        does behind its sum others may do behind theirs: each of these may take an operator more."""
+        does behind its sum others may do behind theirs: each of these may take an operator more; all, so many `more`.
+        """
         top = self.budget.max_block_ops
-        extra = self.effort.extra + max((len({*r}) for r in roots), default=1) - 1
+        extra = self.effort.extra + more + max((len({*r}) for r in roots), default=1) - 1
         sizes = [size for r in roots if (size := graphs.minimum(sorted(set(r)), top, self.halted)) is not None]
         if len(sizes) < len(roots) or (sizes and min(sizes) + extra > top):
             self.reached.add("max_block_ops")

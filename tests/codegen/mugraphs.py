@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from mirage_nb.ir import AccumKind, CastAttrs, DimAttrs, DType, Input, KernelGraph, Op, OpKind
+from mirage_nb.ir import AccumKind, CastAttrs, DimAttrs, DType, Input, KernelGraph, Op, OpKind, WhereAttrs
 from tests import mugraphs
 from tests.mugraphs import Block, one_kernel, tensor
 
@@ -286,3 +286,29 @@ def split_linear(
     whole = c.reshape(c.sum(c.read(0, (1, None)), 0), 16, n)
     c.save(c.op(OpKind.RELU, c.op(OpKind.ADD, whole, c.read(1, (None, None)))), (0, None))
     return graph.append(Op(OpKind.GRAPH, (3, 2), body=c.graph)).returning((4,))
+
+
+def sunk(
+    rows: int, keys: int, tiles: int, sink: tuple[int, ...] = (2, 1, 1), *, t: int = 0, heads: int = 2, d: int = 64,
+    dtype: DType = DType.BF16, other: DType = DType.BF16, constant: bool = False, masked: bool = True,
+) -> KernelGraph:  # fmt: skip
+    """exp(S - m) @ V / (sum(exp(S - m)) + exp(s - m)) of S = where(L > 0, Q @ K^T / 8, -inf) and m = max(S, s), of `t`
+    rows a head. constant: s is 1; not masked: without L."""
+    t = t or keys * tiles
+    queries, matrix = tensor((heads, t, d), dtype), tensor((heads, keys * tiles, d), dtype)
+    lengths, sinks = tensor((heads, t, 1), DType.F32), tensor(sink, other)
+    b = Block((queries, matrix, matrix, lengths, sinks), (heads, t // rows), tiles)
+    q, k, v = b.read(0, (0, 1)), b.read(1, (0, None), 1), b.read(2, (0, None), 1)
+    own = b.const(Fraction(1)) if constant else b.read(4, (0, 1 if sink[1] > 1 else None))
+    scores = b.op(OpKind.MUL, b.op(OpKind.MATMUL, q, b.transpose(k, 0, 2, 1)), b.const(Fraction(1, 8)))
+    if masked:
+        scores = b.op(OpKind.WHERE, b.read(3, (0, 1)), scores, attrs=WhereAttrs(infinite=-1))
+    top = b.op(OpKind.MAXIMUM, b.max(scores, 2), own)
+    weights = b.op(OpKind.EXP, b.op(OpKind.SUB, scores, top))
+    sums = b.accum(b.sum(weights, 2), top, kind=AccumKind.RESCALE)
+    result = b.accum(b.op(OpKind.MATMUL, weights, v), top, kind=AccumKind.RESCALE)
+    held = own if constant else b.accum(own, kind=AccumKind.HOLD)
+    left = b.op(OpKind.EXP, b.op(OpKind.SUB, held, b.accum(top, kind=AccumKind.MAX)))
+    made = b.op(OpKind.DIV, result, b.op(OpKind.ADD, sums, left))
+    b.save(b.op(OpKind.CAST, made, attrs=CastAttrs(dtype)), (0, 1))
+    return one_kernel("Q K V L s", b)

@@ -44,6 +44,7 @@ MASKED = {
 }
 READ = "\n".join([*HEADS.splitlines()[:3], "{0}", *PLACES.splitlines()[4:]]) + "\nreturn {1} @ V"
 """With another operand, and weights of it."""
+SUNK = "softmax(concat([{}], axis=-1))[..., :-1]"
 BESIDE = {
     "one bias per key": ("B: bf16[512]", "softmax(S + B)"),
     "slopes": ("B: bf16[8, 1, 1]", "softmax(where(D >= 0, S - B * D, -inf))"),
@@ -52,6 +53,8 @@ BESIDE = {
     "lengths": ("B: f32[8, 1, 1]", "softmax(where((I < B) & (D >= 0), S, -inf))"),
     "documents": ("B: f32[512]", "softmax(where(B[:, None] == B, S, -inf))"),
     "a mask": ("B: bf16[512, 512]", "softmax(where(B, S, -inf))"),
+    "sinks": ("B: bf16[8]", SUNK.format("where(D >= 0, S, -inf), tile(B[:, None, None], (1, 512, 1))")),
+    "one more": ("B: bf16[8, 1, 1]", SUNK.format("S + B, zeros_like(S[..., :1])")),
 }
 PROGRAMS = {
     **{f"attention, {name}": text for name, text in MASKED.items()},

@@ -61,6 +61,8 @@ NAMED: dict[str, tuple[KernelGraph, Options]] = {
     "safe, keys split": (mugraphs.safe_attention(rows=64, loop=4), Options(8, 2, bulk=True)),
     "safe, rows alone": (mugraphs.safe_attention(rows=64, loop=4), Options(4, 2)),
     "safe, warpgroups": (mugraphs.safe_attention(rows=64, loop=4), Options(4, 2, bulk=True, wide=True)),
+    "sinks, keys split": (mugraphs.sunk(64, 64, 4, t=64, masked=False), Options(8, 2, bulk=True)),
+    "sinks of rows": (mugraphs.sunk(64, 64, 4, (2, 64, 1), t=64, masked=False), Options(4, 2, bulk=True, wide=True)),
     "keys normed": (mugraphs.normed_attention("K"), Options(4, 2, bulk=True)),
     "patches": (distances((32, 64), 8, 4, weighed=True), Options(4, 3)),
     "patches, bulk": (distances((16, 32), 16, 4, behind=True), Options(4, 2, bulk=True)),
@@ -137,7 +139,7 @@ def test_any_mugraph(graph: KernelGraph, options: Options, private: bool, seed: 
 
 @pytest.mark.parametrize("name", [
     "gain", "gated", "three products", "concatenated", "attention", "safe, keys split", "safe, rows alone",
-    "safe, warpgroups", "split",
+    "safe, warpgroups", "sinks, keys split", "split",
 ])  # fmt: skip
 def test_planned_programs_are_right_over_residues(name: str) -> None:
     assert all(map(right_over_residues, planned(name)))
@@ -181,6 +183,7 @@ def test_patches_end_as_they_were_folded() -> None:
     ("both ways", "code: Reduce share dim -1", "reduced along 0"),
     ("gated", "code: AWAIT lost", "read before it is there"),
     ("gain", "code: READY lost", "whether the barriers of the ring are there"),
+    ("sinks, keys split", "code: Largest not running", "is a running maximum, or is not"),
     ("safe, keys split", "code: PLACE lost", "find their place once"),
     ("safe, keys split", "code: Change cells columns -1", "other cells"),
     ("safe, keys split", "code: Pack cells rows -1", "other cells"),

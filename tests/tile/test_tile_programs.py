@@ -32,17 +32,19 @@ from tests.codegen.mugraphs import linear, scaled_linear
 from tests.codegen.test_attention_beside import NAMED as BESIDE
 from tests.codegen.test_attention_programs import NAMED as CHAINED
 from tests.codegen.test_folded import NAMED as FOLDED
+from tests.codegen.test_sinks import NAMED as SUNK
 from tests.codegen.test_specialised import FEW, H200
 from tests.codegen.test_specialised import NAMED as PRODUCTS
 from tests.shares import shared_out
 from tests.tile.lines import program_of, text_of
 from tests.tile.mutants import mutants
 
-NAMED = PRODUCTS | FOLDED | CHAINED | BESIDE
+NAMED = PRODUCTS | FOLDED | CHAINED | BESIDE | SUNK
 CHANGED = (
     *PRODUCTS, *FOLDED, "128 x 64, three iterations", "64 x 64, no maximum, one iteration", "causal, 64 x 64",
     "causal, 64 x 64, the last 200 keys", "70 keys on both sides", "a prefix of 70 keys, then causal",
     "slopes, causal", "a bias per key", "a table", "documents", "lengths, causal",
+    "sinks of rows",
 )  # fmt: skip
 """Those of which all mutants are looked at."""
 FLOATS = FloatAlgebra(np.dtype(float))

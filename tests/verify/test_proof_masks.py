@@ -123,6 +123,8 @@ def test_each_mask_is_proved_of_what_is_the_same(mask: str) -> None:
     assert isinstance(prove(left, other), Unproved) and verify(left, other).kind is VerdictKind.REFUTED
 
 
+ROWS = "X: f32[4, 6]\nY: f32[4, 6]\nM = where(X > Y, exp(X), 0)\n"
+SUNK = "concat([where(X > Y, X, -inf), Y[:, :1]], axis=1)"
 PAIRS = [
     ("softmax(where(X > Y, X, -inf))", "softmax(X + where(X > Y, 0, -inf))"),
     ("softmax(where(X > Y, X, -inf))", "softmax(where(Y >= X, -inf, X))"),
@@ -130,10 +132,15 @@ PAIRS = [
     ("exp(where(Y, X, -inf))", "where(Y, exp(X), 0)"),
     ("softmax(where(Y, X, -inf) * 3)", "softmax(where(Y, 3 * X, -inf))"),
     ("exp(maximum(where(Y, X, -inf), X - 1))", "maximum(where(Y, exp(X), 0), exp(X - 1))"),
+    ("exp(Y - maximum(where(Y, X, -inf), Y))", "exp(Y) / maximum(where(Y, exp(X), 0), exp(Y))"),
+    (f"softmax({SUNK})[:, :-1]", "M / (sum(M, axis=1, keepdims=True) + exp(Y[:, :1]))"),
 ]
 APART = [
     ("exp(where(Y, X, -inf))", "where(Y, exp(X), 1)", "refuted"),
     ("exp(where(Y, X, -inf))", "exp(where(Y, X, -inf) - max(where(Y, X, -inf), axis=1, keepdims=True))", "refuted"),
+    ("exp(Y - maximum(where(Y, X, -inf), where(X, Y, -inf)))", "exp(Y) / maximum(where(Y, exp(X), 0), exp(Y))", ""),
+    (f"softmax({SUNK})[:, :-1]", "M / sum(M, axis=1, keepdims=True)", "refuted"),
+    (f"softmax({SUNK})[:, :-1]", "M / (sum(M, axis=1, keepdims=True) + exp(Y))", "refuted"),
     ("1 / (X - where(Y, X + 1, -inf))", "0 - where(Y, 1, 0)", ""),
     ("1 / (X - where(Y, X + 1, -inf))", "0 - where(Y, 1, 2)", "refuted"),
     ("exp(0 - where(Y, X, -inf))", "where(Y, exp(0 - X), 0)", "refuted"),
@@ -144,12 +151,12 @@ APART = [
 
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_masks_said_otherwise(left: str, right: str) -> None:
-    proved(*(parse(f"X: f32[4, 6]\nY: f32[4, 6]\nreturn {text}").graph for text in (left, right)))
+    proved(*(parse(f"{ROWS}return {text}").graph for text in (left, right)))
 
 
 @pytest.mark.parametrize(("left", "right", "kind"), APART)
 def test_what_infinities_make_is_not_proved(left: str, right: str, kind: str) -> None:
-    pair = [parse(f"X: f32[4, 6]\nY: f32[4, 6]\nreturn {text}").graph for text in (left, right)]
+    pair = [parse(f"{ROWS}return {text}").graph for text in (left, right)]
     assert isinstance(prove(*pair), Unproved)
     assert verify(*pair).kind is VerdictKind.REFUTED or not kind
 

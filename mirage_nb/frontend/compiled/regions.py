@@ -33,6 +33,7 @@ from mirage_nb.ir import KernelGraph, OpKind
 from mirage_nb.ir.graph import reached
 from mirage_nb.ir.ops import OPS, Trait
 from mirage_nb.ir.rewrite import Rewrite
+from mirage_nb.lang.apart import taken_apart
 from mirage_nb.lang.builder import Builder, Value
 from mirage_nb.search.pieces.layers import layers_joined
 from mirage_nb.search.pieces.partition import FREE, partition
@@ -282,7 +283,9 @@ def _regions(levels: _Levels, level: int, target: Target, fixed: set[Any], left:
     }
     if not outputs:
         return
-    graph, _, numbers = translation.builder.numbered(tuple((n.name, v) for v, n in outputs.items()))
+    said = taken_apart(translation.builder, [*outputs])
+    graph, _, given = translation.builder.numbered(tuple((n.name, said[v]) for v, n in outputs.items()))
+    numbers = {value: given[made] for value, made in said.items() if made in given}
     known = {number: nodes[value] for value, number in numbers.items() if value in nodes}
     inside = _inside(graph, known) | {numbers[value] for value in _on_the_way(translation, nodes) if value in numbers}
     for piece in layers_joined(graph, partition(graph, target, inside=inside, told=as_priced), target, as_priced):

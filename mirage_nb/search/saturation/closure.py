@@ -348,7 +348,7 @@ class Closure:
             a, m = (u, v) if v.peak is not None else (v, u)
             self._apply_peak(a, m)
             if self.semantics.strict:
-                return
+                flags &= PAIR_AB | PAIR_BA  # what may join a maximum
         if flags & JOIN_AB:
             self._apply_joins(v, u)
         if flags & JOIN_BA and u is not v:
@@ -409,10 +409,11 @@ class Closure:
 
     def _apply_peak(self, a: Value, m: Value) -> None:
         """Subtract a maximum, or rescale by it what was shifted by it."""
-        if a.constant or a.peak is not None:
+        lowers = self.semantics.lowers(a, m)
+        if (a.constant and not lowers) or a.peak is not None:
             return
         pair = self._pairs.of(a.type, m.type)
-        if pair.elementwise is None or wider(m.type, a.type):
+        if pair.elementwise is None or (wider(m.type, a.type) and not lowers):
             self._prune(Outcome.PRUNED_TYPE, self._op[OpKind.SUB], [a, m], a.type, "the axes of the tiles do not fit")
             return
         if a.shift is None and not a.has_exp:

@@ -53,8 +53,9 @@ class Partners:
     def between(self, first: Value, second: Value) -> int:
         """The operators that may join two values, as flags."""
         shifted = first.peak is not None or second.peak is not None
-        flags = SHIFTED if shifted else 0
-        return flags if shifted and self.semantics.strict else flags | self._flags(first.expr, second.expr)
+        if shifted and self.semantics.strict:
+            return SHIFTED | self._paired(first.expr, second.expr)
+        return (SHIFTED if shifted else 0) | self._flags(first.expr, second.expr)
 
     def stranger(self, v: Value) -> Value | None:
         """A value that the oracle keeps away from `v`."""
@@ -68,9 +69,9 @@ class Partners:
         if v.peak is not None:
             self.peaks.add(v.expr)
         for expr in self.values:
-            flags = 0
+            flags = self._paired(v.expr, expr)
             if (v.peak is not None) != (expr in self.peaks):
-                flags = SHIFTED
+                flags |= SHIFTED
             if not self.semantics.strict or (v.peak is None and expr not in self.peaks):
                 flags |= self._flags(v.expr, expr)
             if flags:
@@ -82,17 +83,18 @@ class Partners:
         if not self.pruned:
             return ALL
         semantics = self.semantics
-        flags = semantics.oracle.pair(first, second)
+        flags = semantics.oracle.pair(first, second) | self._paired(first, second)
         if self.subtracts:
             flags |= SUB_AB if self._subtracts(first, second) else 0
             flags |= SUB_BA if self._subtracts(second, first) else 0
         for join in semantics.prepared.joins:
             flags |= JOIN_AB if self._joins(join.whole, first, second) else 0
             flags |= JOIN_BA if self._joins(join.whole, second, first) else 0
-        if semantics.opaque_pairs:
-            flags |= PAIR_AB if (first, second) in semantics.opaque_pairs else 0
-            flags |= PAIR_BA if (second, first) in semantics.opaque_pairs else 0
         return flags
+
+    def _paired(self, first: int, second: int) -> int:
+        pairs = self.semantics.opaque_pairs
+        return (PAIR_AB if (first, second) in pairs else 0) | (PAIR_BA if (second, first) in pairs else 0)
 
     def _joins(self, whole: int, first: int, second: int) -> bool:
         one, other = self._in_place(first, whole, 0), self._in_place(second, whole, 1)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import numpy as np
 
 from mirage_nb.algebra import AlgebraOptions, algebra_for, oracle_for
+from mirage_nb.algebra.atoms import SubAxis
 from mirage_nb.errors import SearchError
 from mirage_nb.ir import COMPARISONS, OPS, AccumKind, ConstAttrs, OpKind, Trait
 from mirage_nb.search.axes import Join, Prepared
 from mirage_nb.search.saturation.arithmetic import ARITHMETIC, Elements, modulo_both
 from mirage_nb.search.saturation.fields import Array, Field, P, Q, fingerprint, inverse, root
-from mirage_nb.search.saturation.values import DATA, PARTS, POST, TILE, Node, Operator, Shift, Type, Value
+from mirage_nb.search.saturation.peaks import Peaks, prints, raises
+from mirage_nb.search.saturation.values import DATA, PARTS, POST, TILE, Node, Operator, Peak, Shift, Type, Value
 
 DRAWS = 2
 """Independent draws computed side by side: even a scalar value has two elements to tell it apart."""
@@ -52,9 +54,10 @@ class Semantics:
         self.exponentials = bool(kinds & ({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID} | OPAQUE | OPAQUE_PAIRS))
         self.tensors = self._draw_tensors()
         self.constants = [self._constant(index, attrs) for index, attrs in enumerate(prepared.constants)]
-        self._peaks: dict[tuple[bytes, frozenset[int]], tuple[Array, Array]] = {}
+        self._peaks = Peaks(self.field)
+        self._rows: dict[int, frozenset[SubAxis]] = {}
         self.strict = True
-        self.lowered: set[tuple[bytes, bytes]] = set()
+        self.lowered: set[tuple[bytes, frozenset[bytes]]] = set()
         """What the program takes off maxima of what, by their prints; empty until it is read."""
         try:
             self.targets = self._targets()
@@ -164,6 +167,7 @@ class Semantics:
             made.append(self._evaluated(node, made))
         self.program = tuple(made)
         self.program_types = tuple(value.type for value in made)
+        self.joining = self._joining()
         self.opaque_pairs: dict[tuple[int, int], set[Operator]] = {}
         for operator, args in self.prepared.program:
             if operator.kind in OPAQUE_PAIRS:
@@ -171,8 +175,20 @@ class Semantics:
                 self.opaque_pairs.setdefault((first, second), set()).add(operator)
         for operator, args in self.prepared.program:
             if operator.kind is OpKind.SUB and (peak := made[args[1]].peak) is not None:
-                self.lowered.add((made[args[0]].print, peak[0]))
+                self.lowered.add((made[args[0]].print, prints(peak)))
         return [made[index] for index in self.prepared.outputs]
+
+    def _joining(self) -> int:
+        """The operators of the program that join maxima, and that follow from these for rows: so many more stand behind
+        a sum of parts than a softmax has there."""
+        rows: dict[int, Type] = {}
+        for number, (operator, args) in enumerate(self.prepared.program):
+            type_ = self.program[number].type
+            if not operator.is_leaf and raises(operator, [self.program[a] for a in args]):
+                rows[number] = type_
+            elif any(a in rows and not any(own & ~of for own, of in zip(type_, rows[a], strict=True)) for a in args):
+                rows[number] = type_
+        return len(rows)
 
     def _evaluated(self, node: Node, made: list[Value]) -> Value:
         operator, args = node
@@ -242,7 +258,9 @@ class Semantics:
         match operator.kind:
             case OpKind.SUB if args[1].peak is None or not self.strict:
                 return algebra.add(a, self.negated(args[1].expr))
-            case OpKind.ADD | OpKind.SUB:
+            case OpKind.SUB:
+                return algebra.add(a, self._taken_off(args[0], args[1]))
+            case OpKind.ADD:
                 return algebra.add(a, args[1].expr)
             case OpKind.MUL:
                 return algebra.mul(a, args[1].expr)
@@ -253,7 +271,10 @@ class Semantics:
             case OpKind.SUM | OpKind.RESCALED_SUM:
                 return algebra.sum(self.parts(operator.axis, mask), a)
             case OpKind.MAX:
-                return a if args[0].peak is not None else algebra.function("max", a)
+                made = a if args[0].peak is not None else algebra.function("max", a)
+                parts = self.parts(operator.axis, self.prepared.axes[operator.axis].full)
+                self._rows[made] = self._rows.get(made, algebra.free_axes(made)).difference(parts)
+                return made
             case OpKind.ACCUM if operator.accum in (AccumKind.SUM, AccumKind.RESCALE):
                 return algebra.sum(self.parts(operator.axis, mask), a)
             case OpKind.ACCUM:
@@ -268,15 +289,29 @@ class Semantics:
             case OpKind.EXP:
                 return algebra.exp(a)
             case kind if kind in OPAQUE_PAIRS:
-                return algebra.function(function_name(operator), algebra.add(a, args[1].expr))
+                made = algebra.function(function_name(operator), algebra.add(a, args[1].expr))
+                if raises(operator, args):
+                    own = (self._rows.get(arg.expr, algebra.free_axes(arg.expr)) for arg in args)
+                    self._rows[made] = frozenset().union(*own)
+                return made
             case _:
                 return algebra.function(function_name(operator), a)
+
+    def _taken_off(self, a: Value, m: Value) -> int:
+        """The expression of a maximum that is taken off a value. Parts of a maximum have one expression with the whole
+        of it, so it depends on what was folded; of a value that does not, it is taken off as a whole."""
+        rows, axes = self._rows[m.expr], self.algebra.free_axes(m.expr)
+        if not self.algebra.free_axes(a.expr).isdisjoint(axes - rows):
+            return m.expr
+        return self.algebra.symbol(f"the whole of {m.expr} along {sorted(map(str, rows))}", rows)
 
     # -- field elements
 
     def elements(self, operator: Operator, args: list[Value], mask: int) -> Elements | None:
         """The field elements of a result; None where the operator is undefined (division by zero)."""
         kind, a = operator.kind, args[0]
+        if raises(operator, args):
+            return (*self._peaks.elements(*self._peaks.raised(args)), False)
         if kind in OPAQUE_PAIRS:
             return self._opaque_pair(operator, a, args[1])
         if kind in BINARY:
@@ -293,7 +328,7 @@ class Semantics:
         if kind is OpKind.SUM or accum is AccumKind.SUM:
             return modulo_both(lambda x, prime: x.sum(axis=dims, keepdims=True) % prime, a)
         if kind is OpKind.MAX or accum is AccumKind.MAX:
-            return (*self._peak_elements(a, dims), a.has_exp)
+            return (*self._peaks.elements(*self._peaks.folded(a, dims)), a.has_exp)
         if kind is OpKind.RESCALED_SUM or accum is AccumKind.RESCALE:
             return self._rescaled(a, args[1], dims)
         return a.p, a.q, a.has_exp
@@ -336,24 +371,12 @@ class Semantics:
                 inside = self.exponentials and kind in OPAQUE  # what it gives may stand in an exponential again
                 return p, q if inside else None, not inside
 
-    def _peak_elements(self, a: Value, dims: tuple[int, ...]) -> tuple[Array, Array]:
-        key = self._peak_key(a, dims)
-        found = self._peaks.get(key)
-        if found is None:
-            shape = tuple(1 if dim in dims else extent for dim, extent in enumerate(a.p.shape))
-            name = key[0] + bytes(sorted(key[1]))
-            found = self._peaks[key] = self.field.drawn_for(name, shape)
-        return found
-
-    @staticmethod
-    def _peak_key(a: Value, dims: tuple[int, ...]) -> tuple[bytes, frozenset[int]]:
-        base, folded = a.peak if a.peak is not None else (a.print, frozenset())
-        return base, folded | frozenset(dims)
-
-    def peak(self, operator: Operator, args: list[Value], mask: int) -> tuple[bytes, frozenset[int]] | None:
-        """For maxima: of what, and over which array dims."""
+    def peak(self, operator: Operator, args: list[Value], mask: int) -> Peak | None:
+        """Of a maximum, what it is the largest of."""
+        if raises(operator, args):
+            return self._peaks.raised(args)[0]
         if operator.kind is OpKind.MAX or operator.accum is AccumKind.MAX:
-            return self._peak_key(args[0], self.array_dims(operator.axis, mask))
+            return self._peaks.folded(args[0], self.array_dims(operator.axis, mask))[0]
         if operator.kind is OpKind.ACCUM and operator.accum in (AccumKind.CONCAT, AccumKind.HOLD):
             return args[0].peak
         return None
@@ -361,7 +384,7 @@ class Semantics:
     def _rescaled(self, a: Value, m: Value, dims: tuple[int, ...]) -> Elements | None:
         if m.q is None:
             return None
-        _, over = self._peak_elements(m, dims)
+        _, over = self._peaks.elements(*self._peaks.folded(m, dims))
         weight = self.field.exp((m.q - over) % Q)
         return (a.p * weight % P).sum(axis=dims, keepdims=True) % P, None, True
 
@@ -377,9 +400,11 @@ class Semantics:
         if kind is OpKind.SUB and args[1].peak is not None:
             if a.shift is not None:
                 return "a maximum of shifted values"
-            if self.lowered and (a.print, args[1].peak[0]) not in self.lowered:
+            if self.lowered and not self.lowers(a, args[1]):
                 return "its maximum is taken off a value as a whole: without a part of it, it may be anything"
             return args[1].as_shift()
+        if raises(operator, args):
+            return "a maximum of shifted values" if any(arg.shift is not None for arg in args) else None
         if a.peak is not None and kind is not OpKind.MAX and kind is not OpKind.ACCUM:
             return "a maximum may only be subtracted before an exponential"
         if kind is OpKind.RESCALED_SUM or operator.accum is AccumKind.RESCALE:
@@ -395,12 +420,16 @@ class Semantics:
             return "a value less its maximum may only feed an exponential"
         return self._passed_on(operator, args, shifted, self.array_dims(operator.axis, mask) if mask else ())
 
+    def lowers(self, a: Value, m: Value) -> bool:
+        """Whether the program takes this maximum off a value."""
+        return m.peak is not None and (a.print, prints(m.peak)) in self.lowered
+
     def _rescaled_shift(self, operator: Operator, args: list[Value], mask: int) -> Shift | str:
         a, m = args
         if m.peak is None or a.shift is None or a.shift != m.as_shift():
             return "rescaling needs the maximum that was subtracted"
         dims = self.array_dims(operator.axis, mask)
-        p, _ = self._peak_elements(m, dims)
+        p, _ = self._peaks.elements(*self._peaks.folded(m, dims))
         return Shift(fingerprint(p), frozenset(i for i, n in enumerate(p.shape) if i and n > 1))
 
     @staticmethod

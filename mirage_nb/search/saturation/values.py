@@ -80,6 +80,9 @@ class Shift(NamedTuple):
     dims: frozenset[int]
 
 
+Peak = frozenset[tuple[bytes, frozenset[int]]]
+"""What a maximum is the largest of: values, by their prints, each over the array dims that were folded of it."""
+
 Node = tuple[Operator, tuple[int, ...]]
 """One derivation of a value: an operator and the values it reads."""
 
@@ -104,7 +107,7 @@ class Value:
     scaled: bool = False
     constant: bool = False
     shift: Shift | None = None
-    peak: tuple[bytes, frozenset[int]] | None = None
+    peak: Peak | None = None
     nodes: list[Node] = field(default_factory=list)
     inverse_p: Array | None = None
     inverse_q: Array | None = None

@@ -378,7 +378,7 @@ def chained(sketch: Sketch, heads: Collection[int]) -> Sketch:
     """A sketch whose chains of elementwise operators, and of the products of these values, are one operator each, as
     thread graphs have them; values keep their numbers."""
     multiplied = {sketch.defined[value] for value in heads}
-    chains = find_chains([node.elementwise for node in sketch.nodes], sketch.reads, sketch.times, multiplied)
+    chains = find_chains(sketch.chaining, sketch.reads, sketch.times, multiplied)
     nodes = []
     for members in groups(chains, sketch.reads):
         chain = [sketch.nodes[index] for index in members]

@@ -49,8 +49,9 @@ class AttentionBlock:
 
     queries, keys, values: the operands; the first product sums along `SUMMED`, the second along `KEYS`. scores,
     weights: nodes, the first product and the left operand of the second. tops: maxima in whose place a running maximum
-    stands. sums: accumulator -> the node whose rows it adds up; `results`: accumulators of the second product. late:
-    sums over keys behind the loop, of accumulators that hold row sums already. largest: accumulators of these maxima.
+    stands; joined: the node that joins one of them, which no iteration changes. sums: accumulator -> the node whose
+    rows it adds up; `results`: accumulators of the second product. late: sums over keys behind the loop, of
+    accumulators that hold row sums already. largest: accumulators of these maxima.
     """
 
     block: BlockGraph
@@ -62,6 +63,7 @@ class AttentionBlock:
     scores: int
     weights: int
     tops: tuple[int, ...]
+    joined: Mapping[int, int]
     sums: dict[int, int]
     results: tuple[int, ...]
     late: frozenset[int]
@@ -89,6 +91,33 @@ class AttentionBlock:
     def is_held(self) -> bool:
         """Whether its type has the numbers of its exponentials."""
         return bool(self.tops) or self.dtype is not DType.F16 or self.bare is not None
+
+    def ranked(self, top: int) -> int:
+        """The node of whose rows a maximum is the largest, or which an exponential raises."""
+        node = self.written.nodes[top]
+        if top in self.joined:
+            node = self.written.nodes[sum(node.inputs) - self.joined[top]]
+        return node.inputs[0]
+
+    @property
+    def shared(self) -> int | None:
+        """The last node that weights and sums both come from: computed once."""
+        wanted = [self.weights, *self.sums.values()]
+        common = set.intersection(*(self._behind(node) for node in wanted)) - {self.scores}
+        return max(common, default=None) if len(wanted) > 1 else None
+
+    def _behind(self, node: int) -> set[int]:
+        """The matrices of rows and keys that a node is computed from, itself included, up to the scores."""
+        nodes = self.written.nodes
+
+        def is_matrix(place: int) -> bool:
+            shape = nodes[place].shape
+            return place not in self.tops and place >= self.scores and bool(shape) and shape[-1] != 1
+
+        def operands(place: int) -> tuple[int, ...]:
+            return nodes[place].inputs if is_matrix(place) and place != self.scores else ()
+
+        return {place for place in reached([node], operands) if is_matrix(place)}
 
     def boxed(self, operand: Operand) -> bool:
         """Whether boxes of the copy engine bring the tile: rows behind each other, in whole panels; what hangs over the
@@ -152,12 +181,14 @@ def find_attention(block: BlockGraph, literal_args: frozenset[int]) -> Attention
     looped = [o.attrs.fmap for o in (queries, keys, values)]
     if len(types) > 1 or not types <= HALVES or looped != [None, *_dims((keys, values))]:
         return None
-    found = _Chained(sketch_of(flat(block)[0]), scores, second)
+    sketch = sketch_of(flat(block)[0])
+    found = _Chained(sketch, scores, second)
     kept = _accumulated(written, second) if found.fits else None
     if kept is None or not _elementwise_behind(written, kept[2]):
         return None
     tops = tuple(sorted(found.shifts.intersection(found.status)))
-    return AttentionBlock(block, written, types.pop(), queries, keys, values, scores, weights, tops, *kept)
+    joined = {top: sum(nodes[top].inputs) - found.joined[top] for top in tops if top in found.joined}
+    return AttentionBlock(block, written, types.pop(), queries, keys, values, scores, weights, tops, joined, *kept)
 
 
 def _elementwise_behind(written: WrittenOut, late: frozenset[int]) -> bool:
@@ -304,7 +335,8 @@ class _Chained(Finder):
             return self.shifts.issuperset(node.reads)
         if node.kind is OpKind.ACCUM:
             return True
-        return self.second not in node.reads and (node.kind is not OpKind.MAX or self.shifts.issuperset(node.makes))
+        ranking = {*self.shifts, *self.joined.values()}
+        return self.second not in node.reads and (node.kind is not OpKind.MAX or ranking.issuperset(node.makes))
 
     def _viewed(self, node: Node) -> bool:
         if node.kind is OpKind.RESHAPE:
@@ -331,6 +363,8 @@ def _accumulated(
         source = written.nodes[node.inputs[0]]
         if isinstance(node.attrs, AccumAttrs) and node.attrs.kind is AccumKind.MAX:
             largest.add(place)
+        elif node.attrs == AccumAttrs(AccumKind.HOLD) and source.kind is OpKind.IN_ITER:
+            continue
         elif node.inputs[0] == second:
             results.append(place)
         elif source.kind is OpKind.SUM:

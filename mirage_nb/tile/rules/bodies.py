@@ -197,7 +197,9 @@ class Finder:
         self.columns: list[int] = []
         self.chained = False
         self.splittable = True
-        self.shifts = {node.reads[1] for node in sketch.nodes if node.accum is AccumKind.RESCALE}
+        self.shifts = sketch.shifts
+        joined = {value: joined_maximum(sketch, value) for value in self.shifts}
+        self.joined = {value: largest for value, largest in joined.items() if largest is not None}
         self.fits = sketch.looped and all(
             self._accept(index, node)
             for index, node in enumerate(sketch.nodes)
@@ -211,7 +213,8 @@ class Finder:
             self.invariant.update(node.makes)
             self.leaves.update(node.makes)
             return True
-        if loaded or (node.kind in VIEWS and node.reads[0] in self.leaves):
+        viewed = node.kind in VIEWS or node.accum is AccumKind.HOLD
+        if loaded or (viewed and node.reads[0] in self.leaves):
             self.leaves.update(node.makes)
             return True
         if node.kind in VIEWS:
@@ -266,6 +269,8 @@ class Finder:
             return kind in (Shift.PLAIN, Shift.SCALED)
         if value in self.shifts:
             self.status[value] = (Shift.TOP, value)
+        elif value in self.joined.values():
+            self.status[value] = UNSHIFTED
         else:
             self.partial.add(value)
             self.status[value] = UNSHIFTED
@@ -299,7 +304,8 @@ class Finder:
                 known.append(shifted(kind, [known[v] for v in read]))
             found = [known[v] for v in node.leaving]
         else:
-            found = [shifted(node.kind, known)]
+            (value,) = node.makes
+            found = [(Shift.TOP, value) if value in self.joined else shifted(node.kind, known)]
         keyed = not self.keyed.isdisjoint(node.reads)
         for value, status in zip(node.makes, found, strict=True):
             if status is None:
@@ -308,6 +314,18 @@ class Finder:
             if keyed and any(self.sketch.values[value].long[-1:]):
                 self.keyed.add(value)
         return True
+
+
+def joined_maximum(sketch: Sketch, shift: int) -> int | None:
+    """The maximum that a shift is the larger one of, beside what no iteration changes, if it is; nobody else reads it,
+    so that each warp that shares a row may have one of its own keys."""
+    index = sketch.defined[shift]
+    node = sketch.nodes[index]
+    for value, other in (node.reads, node.reads[::-1]) if node.kind is OpKind.MAXIMUM else ():
+        ranks = sketch.nodes[sketch.defined[value]].kind is OpKind.MAX and sketch.uses[value] == (index,)
+        if ranks and sketch.invariant[sketch.defined[other]]:
+            return value
+    return None
 
 
 def shifted(kind: OpKind, found: list[Status | None]) -> Status | None:

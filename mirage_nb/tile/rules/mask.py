@@ -225,7 +225,7 @@ def masks_of(made: AttentionBlock) -> tuple[int, ...]:
     nodes = made.written.nodes
     every = {i for i, node in enumerate(nodes) if isinstance(node.attrs, WhereAttrs) and node.attrs.infinite < 0}
     chain: list[int] = []
-    (head,) = nodes[made.tops[0]].inputs if len(made.tops) == 1 else (-1,)
+    head = made.ranked(made.tops[0]) if len(made.tops) == 1 else -1
     place = head
     while place in every or (place >= 0 and nodes[place].kind is OpKind.ADD):
         if place in every:

@@ -119,6 +119,16 @@ class Sketch:
         return {value: index for index, node in enumerate(self.nodes) for value in node.makes}
 
     @cached_property
+    def shifts(self) -> frozenset[int]:
+        """The values by which sums are rescaled: a running maximum may stand in their place."""
+        return frozenset(node.reads[1] for node in self.nodes if node.accum is AccumKind.RESCALE)
+
+    @cached_property
+    def chaining(self) -> list[bool]:
+        """The operators that thread graphs may have; what makes a shift stands by itself, as running maxima do."""
+        return [node.elementwise and self.shifts.isdisjoint(node.makes) for node in self.nodes]
+
+    @cached_property
     def uses(self) -> tuple[tuple[int, ...], ...]:
         """The operators that read a value, savers among them."""
         found: list[list[int]] = [[] for _ in self.values]

@@ -79,7 +79,7 @@ def _fused(block: BlockGraph, heads: Collection[int]) -> BlockGraph:
     """A block graph without thread graphs with its chains fused, these products in them."""
     sketch = sketch_of(block)
     building = _Rebuild(block, sketch.reads)
-    chains = find_chains([node.elementwise for node in sketch.nodes], sketch.reads, sketch.times, heads)
+    chains = find_chains(sketch.chaining, sketch.reads, sketch.times, heads)
     for members in groups(chains, sketch.reads):
         building.place(members, fused=len(members) > 1 or members[0] in heads)
     return building.graph

@@ -356,7 +356,8 @@ class SumPacked:
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """The largest of a row's columns; where it is a running maximum also the shift and how far it rose."""
+    """The largest of a row's columns, or a row's result, where a source has no columns; where it is a running maximum
+    also the shift and how far it rose."""
 
     value: int
     source: str

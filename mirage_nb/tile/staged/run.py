@@ -288,9 +288,11 @@ class Run(StagedMachine):
                 self.parts.add(target)
                 for warp in self.warps:
                     self.collect(target, warp, self.along(self.held(packed, warp), OpKind.SUM, int(packed[1:])))
-            case staged.Largest(value, source, running):
-                (read,), top = self.ops[value].inputs, f"top{value}"
-                made = {w: self.along(self.held(source, w), OpKind.MAX, read) for w in self.warps}
+            case staged.Largest(value, source, running, cells):
+                read, top = self.ops[value].inputs[0], f"top{value}"
+                made = {w: self.held(source, w) for w in self.warps}
+                if cells.columns:
+                    made = {w: self.along(x, OpKind.MAX, read) for w, x in made.items()}
                 if not running:
                     self.registers[fragment(value)] = made
                     return

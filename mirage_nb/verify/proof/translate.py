@@ -407,10 +407,10 @@ class Reader:
         """An operator where something may be minus infinity. A difference from it is plus infinity, which nothing is
         said of, unless what is less is minus infinity there, too: then there is none."""
         if op.kind is OpKind.SUB and isinstance(values[1], Masked):
-            weight = with_weight(values[0], TERMS).weight
-            if not vanishes(weight, values[1].weight):
+            weight, less = with_weight(values[0], TERMS).weight, values[1].weight
+            if not vanishes(weight, less) and not NO_FACTS.holds(Need.POSITIVE, less):
                 raise ProofError("a difference may be plus infinity, which is no real number")
-            self._require(Need.NONZERO, values[1].weight)
+            self._require(Need.NONZERO, less)
         if op.kind is OpKind.MUL:
             values.sort(key=lambda value: not isinstance(value, Masked))
         if op.kind in (OpKind.MUL, OpKind.DIV) and isinstance(values[0], Masked):
