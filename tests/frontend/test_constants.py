@@ -39,6 +39,21 @@ def test_a_table_of_numbers_parts_no_model(dynamic: bool) -> None:
     assert report.replaced and not any(graph.trouble for graph in report.graphs), str(report)
 
 
+def earliest(x: torch.Tensor) -> torch.Tensor:
+    far, near = torch.tensor(1e9), torch.tensor(0.0)
+    first = x[0] - torch.logsumexp(-torch.stack([far, near, far]), 0) / 2
+    return x[1] - torch.logsumexp(-torch.stack([far, first, far]), 0) / 2
+
+
+def test_numbers_that_are_joined_are_those_of_the_model() -> None:
+    """PyTorch's code, which kernels are compared with, did not find them."""
+    torch._dynamo.reset()
+    backend, x = Backend(), torch.rand(2)
+    torch.testing.assert_close(torch.compile(earliest, backend=backend)(x), earliest(x))
+    report = backend.reports.all()
+    assert report.replaced and not any(graph.trouble for graph in report.graphs), str(report)
+
+
 def brought(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (x * torch.ops.prims.device_put(y, x.device)).softmax(-1) * 2
 

@@ -205,6 +205,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "first of a token": (lambda x, token: x[torch.arange(3), token.argmax(-1)] * 2, (t(3, 5, 4), places(30, 3, 5))),
     "rows of a mask": (seen, (t(2, 6), GIVEN, torch.tensor([2, 4]))),
     "angles": (lambda x, y: torch.atan2(x, y) + torch.acos(x.tanh()) - torch.asin(y.tanh()), (t(3, 4), t(3, 4))),
+    "paths": (lambda x: torch.logaddexp(torch.cat([x[0, :1], x.new_full((3,), -torch.inf)]), x[1]) + x, (t(2, 4),)),
     "a gradient's convolutions": (lambda x, w: torch.func.vmap(lambda x, w: F.conv2d(x[None], w))(x, w),
                                   (t(2, 2, 4, 4), t(2, 3, 2, 3, 3))),
 }  # fmt: skip

@@ -109,9 +109,9 @@ class At:
         return self.tensor(argument) if isinstance(argument, Held) and argument.logical else None
 
     def tensor(self, argument: Any) -> Value:
-        """An argument that has to be a tensor; one that is the same number everywhere is filled with it."""
-        term = self.term(argument)
-        if not isinstance(term, Number):
+        """An argument that has to be a tensor; of one number, or infinite, everywhere it is filled."""
+        term = self.infinity(argument) or self.term(argument)
+        if not isinstance(term, Number | Infinity):
             return term
         if not isinstance(argument, Held) or argument.filled is None:
             raise Left("an operand is a number, not a tensor")

@@ -6,7 +6,8 @@ region's own lie in memory; what PyTorch rounds to, at the coarsest on the way t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +76,12 @@ def _function(region: Region, nudged: bool) -> GraphModule:
         made.target = without_strides(made.target)
         put(node, made, _is_cast(node))
     graph.output(tuple(env[node] for node in region.writes))
-    return GraphModule({}, graph)
+    return GraphModule(_constants(region.covers), graph)
+
+
+def _constants(nodes: Iterable[Any]) -> dict[str, Any]:
+    """The tensors of a graph that these nodes of it stand for, by their names in it."""
+    return {n.target: operator.attrgetter(n.target)(n.graph.owning_module) for n in nodes if n.op == "get_attr"}
 
 
 def _is_cast(node: Any) -> bool:
@@ -177,7 +183,7 @@ def _copied(reads: Sequence[Any]) -> tuple[list[Any], GraphModule]:
                 env[node] = graph.placeholder(f"g{len(given)}")
                 given.append(node)
     graph.output(tuple(env[node] for node in reads))
-    return given, GraphModule({}, graph)
+    return given, GraphModule(_constants(env), graph)
 
 
 def _computed(read: Any, known: Collection[Any]) -> list[Any]:
