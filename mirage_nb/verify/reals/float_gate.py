@@ -41,8 +41,9 @@ from mirage_nb.interp.run import run_block
 from mirage_nb.ir import OPS, BlockGraph, DType, KernelGraph, Trait
 from mirage_nb.ir.ops import show_shape
 from mirage_nb.verify.reals.conditioning import ROUNDING, SINGLE, analyse
-from mirage_nb.verify.reals.hard_inputs import MASKS, hard_inputs, sample_names
+from mirage_nb.verify.reals.hard_inputs import MASKS, hard_inputs, is_spoilt, sample_names
 from mirage_nb.verify.reals.rounding import LARGEST, SMALLEST, rounded
+from mirage_nb.verify.reals.unread import UNREAD, choosing, spoilt
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -325,7 +326,11 @@ def samples(
 
 def _sample(program: KernelGraph, name: str, seed: int, right: Right) -> HardSample:
     inputs = hard_inputs(program, name, seed)
-    return HardSample(name, inputs, right(program, inputs, kinds=name in MASKS))
+    said = choosing(program) if is_spoilt(name) else program
+    wanted = right(said or program, inputs, kinds=name in MASKS)
+    if name.startswith(UNREAD):
+        inputs = spoilt(program, name.removeprefix(UNREAD), inputs)
+    return HardSample(name, inputs, wanted)
 
 
 def reference(program: KernelGraph, inputs: Mapping[str, Array], *, kinds: bool = False) -> Reference:

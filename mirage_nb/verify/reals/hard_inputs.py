@@ -22,6 +22,7 @@ from mirage_nb.ir.ops import Shape
 from mirage_nb.verify.reals.places import places
 from mirage_nb.verify.reals.ranges import Range, ranges, within
 from mirage_nb.verify.reals.rounding import SMALLEST, rounded
+from mirage_nb.verify.reals.unread import UNREAD, choosing, leaving_out, tables
 
 Array = NDArray[Any]
 
@@ -189,11 +190,15 @@ def _is_positive(maker: dict[int, Op], value: int) -> bool:
 
 
 def tried_names(program: KernelGraph) -> tuple[str, ...]:
-    """The names of hard inputs that a kernel is tried on, the most telling first: those that spoil an element, where
-    the program asks of elements which are infinite or no number, then finite ones."""
-    asked = _asked(program)
+    """The names of hard inputs that a kernel is tried on, the most telling first: those that spoil what nobody reads,
+    or an element, where the program asks of elements which are infinite or no number, then finite ones."""
+    asked = _asked(program) if choosing(program) is not None else set[int]()
     spoiled = [i for n, i in enumerate(program.inputs) if n in asked and i.type.dtype not in BYTES]
-    return (*_spoiled(spoiled), *finite_names(program))
+    return (*_unread(program), *_spoiled(spoiled), *finite_names(program))
+
+
+def _unread(program: KernelGraph) -> Iterator[str]:
+    return (f"{UNREAD}{name}" for name in tables(program))
 
 
 def _asked(program: KernelGraph) -> set[int]:
@@ -213,6 +218,11 @@ def _spoiled(inputs: Sequence[Input]) -> Iterator[str]:
     return (f"{what} element of {i.name}" for what in SPOILED for i in inputs)
 
 
+def is_spoilt(name: str) -> bool:
+    """Whether hard inputs have an element that is no finite number."""
+    return name.split(" ")[0] in SPOILED
+
+
 def finite_names(program: KernelGraph) -> tuple[str, ...]:
     """The names of hard inputs without such elements: masks, then ways to fill."""
     return (*(MASKS if masks_of(program) else ()), *DRAWS)
@@ -220,7 +230,8 @@ def finite_names(program: KernelGraph) -> tuple[str, ...]:
 
 def sample_names(program: KernelGraph) -> tuple[str, ...]:
     """The names of all hard inputs: those of `finite_names`, then what spoils one element."""
-    return (*finite_names(program), *_spoiled([i for i in program.inputs if i.type.dtype not in BYTES]))
+    spoiled = _spoiled([i for i in program.inputs if i.type.dtype not in BYTES])
+    return (*finite_names(program), *spoiled, *_unread(program))
 
 
 def _filled(draw: Draw, rng: np.random.Generator, given: Input, wanted: Range | None) -> Array:
@@ -252,6 +263,8 @@ def hard_inputs(program: KernelGraph, name: str, seed: int) -> dict[str, Array]:
         for mask in masks_of(program):
             kept = np.where(seen(rng, types[mask].shape), inputs[mask], low)
             inputs[mask] = rounded(kept, types[mask].dtype)
+    elif name.startswith(UNREAD):
+        inputs = leaving_out(program, name.removeprefix(UNREAD), inputs)
     elif name not in DRAWS:
         what, _, _, given = name.split(" ", 3)
         inputs[given].flat[rng.integers(inputs[given].size)] = SPOILED[what]
