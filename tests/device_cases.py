@@ -445,6 +445,16 @@ def _quads() -> Case:
     return Case("quads", "functions.cu", "quads", (1, 1, 1), (32, 1, 1), 0, (In(w), Out(w.transpose(0, 2, 1).copy())))
 
 
+def _rows() -> Case:
+    """Pairs of eight fragments side by side become rows, stored wherever they begin, as far as they go (0 to 66)."""
+    pairs = np.arange(8 * 32 * 2, dtype=np.uint16).reshape(8, 8, 4, 2)  # fragment, row, lane of the row, element
+    stored = np.zeros((67, 8, 71), np.uint16)
+    for length in range(67):
+        stored[length, :, : min(length, 64)] = pairs.transpose(1, 0, 2, 3).reshape(8, 64)[:, :length]
+    args = In(pairs.reshape(8, 64).view(np.uint32)), Out(stored.view(np.float16))
+    return Case("rows", "functions.cu", "rows", (67, 1, 1), (32, 1, 1), 0, args)
+
+
 def _bytes() -> Case:
     """Every number of a byte, of signed ones, unsigned ones (twice), and of both floats."""
     held, rows = np.arange(256, dtype=np.uint8), []
@@ -473,7 +483,7 @@ def _roles() -> Case:
 AMPERE: tuple[Case, ...] = (
     _convert(), _all_halves(), _pack(), _math(), _quotients(), _waves(), _vectors(), _exchanges(), _reductions(),
     _hand_over(), _bounds(), _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_tf32", 8), _tf32_pieces(),
-    _ldmatrix(), _copies(), _hints(), _places(), _quads(), _bytes(), _fours(), _row_sum(), _softmax(),
+    _ldmatrix(), _copies(), _hints(), _places(), _quads(), _rows(), _bytes(), _fours(), _row_sum(), _softmax(),
     *map(_matmul_cp_async, ("f16", "bf16")),
 )  # fmt: skip
 """Kernels for sm_80 and newer."""

@@ -139,7 +139,7 @@ def test_one_lane_of_a_row_stores_what_it_has_folded() -> None:
     stored = [s.target for s in kernel.program.every if isinstance(s, Store)]
     assert [kernel.program.tile(name).shape for name in stored] == [(4, 256, 1)] * 2
     source = emit(graph, FEW).source
-    assert source.count("if (lane % 4 == 0)") == len(stored) and "quad_transpose" not in source
+    assert source.count("if (lane % 4 == 0)") == len(stored) and "transpose_words" not in source
 
 
 PLACES = """mugraph 1

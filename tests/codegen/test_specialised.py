@@ -63,6 +63,10 @@ def itself(*, right: bool, dtype: str = "f16") -> KernelGraph:
 NAMED: dict[str, KernelGraph] = {
     "64 x 64 over every end": linear(150, 136, 104, 64, 64, residual=True),
     "64 x 48, rows that are no vectors": linear(70, 136, 83, 64, 48, turned=(False, True), residual=True),
+    "128 x 128, rows that begin anywhere": linear(
+        256, 128, 203, 128, 128, turned=(False, True), batch=2, activation=OpKind.RELU, dtype=DType.BF16
+    ),
+    "64 x 256, rows that begin at even elements": linear(70, 136, 330, 64, 256, turned=(False, True), residual=True),
     "64 x 256, bf16, left turned": linear(64, 128, 256, 64, 256, dtype=DType.BF16, turned=(True, False)),
     "128 x 64, gated": linear(256, 192, 64, 128, 64, gated=True, activation=OpKind.SILU),
     "128 x 256, right turned": linear(128, 128, 256, 128, 256, turned=(False, True)),
@@ -103,7 +107,7 @@ def test_named(name: str) -> None:
 def test_what_is_added_is_on_its_way_while_warps_multiply() -> None:
     """Positions added to a linear layer took 2.1 us behind it, of 14.7."""
     source = emit(NAMED["64 x 64 over every end"], FEW).source
-    touched, loop, read = (source.index(text) for text in ("touch(x", "for (int k = 0", "quad_transpose(w_v"))
+    touched, loop, read = (source.index(text) for text in ("touch(x", "for (int k = 0", "transpose_words<4, 1>(w_v"))
     assert touched < loop < read
     assert "touch(" not in emit(linear(64, 128, 256, 64, 256), FEW).source, "nothing is added"
     assert "touch(" not in emit(linear(512, 64, 512, 64, 64, residual=True), FEW).source, "64 points for three blocks"

@@ -9,25 +9,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from mirage_nb.codegen.writer import stored_type
 from mirage_nb.ir import HALVES
 from mirage_nb.optimize.reach import Reach
 from mirage_nb.tile.roles.program import PART, RANK, Index, Program, Tile, Walk
 from mirage_nb.tile.rules.sharing import COLUMN_TILE
 
 TOGETHER = 4
-"""Fragments whose words lanes exchange."""
+"""Fragments whose words the lanes of a row exchange."""
+ROW = 64
+"""Elements of a row that a warp stores at once, where rows begin anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Elements of a global tensor at a row and a column of the part's tile: the offset of the first, and whether it
-    exists ("": always). wide: lanes may move 16 bytes of it, paired: two elements."""
+    """Elements of a global tensor at a row and a column of the part's tile: the offset of the first, and what says of
+    each dimension that it exists ("": always). wide: lanes may move 16 bytes of it, paired: two elements, rows: a warp
+    may store 64 elements of a row, which begins anywhere."""
 
     tile: Tile
     offset: str
-    inside: str
+    checks: tuple[str, ...]
     wide: bool
     paired: bool
+    rows: bool
+
+    @property
+    def inside(self) -> str:
+        """Whether the element exists ("": always)."""
+        return _all(self.checks)
+
+    @property
+    def row_inside(self) -> str:
+        """Whether its row exists."""
+        return _all(self.checks[:-1])
 
 
 @dataclass(frozen=True)
@@ -65,9 +80,9 @@ class Part:
                 terms[counter] = terms.get(counter, 0) + factor * stride
             last = place.const + sum(max(f, 0) * self._most.get(c, 0) for c, f in place.terms) + size
             end = end_of if not dim else None
-            if last > extent if end is None else not end.whole:
-                here = {**dict(place.terms), **({inner: 1} if inner != "0" else {})}
-                checks.append(f"{_sum(here, place.const)} < {extent if end is None else end}")
+            here = {**dict(place.terms), **({inner: 1} if inner != "0" else {})}
+            beyond = last > extent if end is None else not end.whole
+            checks.append(f"{_sum(here, place.const)} < {extent if end is None else end}" if beyond else "")
         matrix = {row_axis, column_axis} <= set(tile.axes)
         contiguous = bool(tile.axes) and tile.axes[-1] == column_axis
         width = tile.shape[-1] if tile.shape else 1
@@ -76,16 +91,27 @@ class Part:
         return Access(
             tile,
             _sum(terms, const),
-            " && ".join(checks),
+            tuple(checks),
             matrix and contiguous and full and tile.dtype in HALVES,
             contiguous and width % 2 == 0 and starts,
+            matrix and contiguous and columns % ROW == 0 and tile.dtype in HALVES,
         )
 
+    def left(self, name: str, at: tuple[Index, ...], column: str) -> str:
+        """How many elements a row of it has from `column` on."""
+        place = _sum({**dict(at[-1].terms), column: 1}, at[-1].const)
+        return f"{self.program.tile(name).shape[-1]} - ({place})"
 
-def loaded(access: Access) -> str:
-    """A C expression for one element; zero where there is none."""
-    value = f"to_float({access.tile.name}[{access.offset}])"
-    return f"{access.inside} ? {value} : 0.0f" if access.inside else value
+
+def loaded(access: Access, *, as_stored: bool = False) -> str:
+    """A C expression for one element, as a float or as it is stored; zero where there is none."""
+    element = f"{access.tile.name}[{access.offset}]"
+    value, none = (element, f"{stored_type(access.tile.dtype)}(0)") if as_stored else (f"to_float({element})", "0.0f")
+    return f"{access.inside} ? {value} : {none}" if access.inside else value
+
+
+def _all(checks: tuple[str, ...]) -> str:
+    return " && ".join(filter(None, checks))
 
 
 def _sum(terms: dict[str, int], const: int) -> str:

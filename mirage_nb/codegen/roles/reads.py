@@ -147,7 +147,7 @@ class ReadText:
         self.waiting = False
         groups = self.scores.shape[1] // (TOGETHER * COLUMN_TILE)
         with each_row(self.out, self.scores.shape[0] // HEIGHT) as (i, h), self.out.unrolled("g", groups) as g:
-            self.out.line(f"quad_transpose({self.made.name}[{i}][{h}][{g}]);")
+            self.out.line(f"transpose_words<4, 1>({self.made.name}[{i}][{h}][{g}]);")
 
     def element(self, at: Element) -> str:
         """The C expression of a thread's element."""

@@ -3,18 +3,19 @@
 In: the values and stores of a tile program, in order; where results lie as a texel says, the row of the products. Out:
 statements that compute them for two neighbouring columns at a time, or for as many as a thread holds side by side. Four
 lanes that hold eight columns of a row each pass words among themselves, so that each loads and stores 16 bytes of it,
-where the tensor's rows allow it. Invariant: a lane takes part in every exchange; only loads and stores ask whether an
-element exists.
+where the tensor's rows allow it; of rows that begin anywhere the eight lanes of a column do, so that a warp stores one
+after another. Invariant: a lane takes part in every exchange; only loads and stores ask whether an element exists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 
 from mirage_nb.codegen.operators import CUDA, number
-from mirage_nb.codegen.roles.access import TOGETHER, Access, Part, loaded
+from mirage_nb.codegen.roles.access import ROW, TOGETHER, Access, Part, loaded
+from mirage_nb.codegen.roles.reads import each_row
 from mirage_nb.codegen.texel_product import run_of, thread_text
 from mirage_nb.codegen.writer import Writer, c_index, c_type, stored_type
 from mirage_nb.ir import DType
@@ -24,6 +25,8 @@ from mirage_nb.tile.roles.program import Count, Index, Map, Number, Program, Rea
 from mirage_nb.tile.rules.sharing import COLUMN_TILE
 from mirage_nb.tile.rules.teams import HEIGHT
 
+LINES = 8
+"""Rows of a fragment."""
 Said = Number | Until | Count | Read | Map | Store
 
 
@@ -42,7 +45,16 @@ class ValueText:
         whole = next(t for t in self.registers.values() if t.name in self._read() and len(t.shape) > 1)
         self.rows, self.columns = whole.shape
         self.row_axis, self.column_axis = whole.axes
-        self.group = TOGETHER if self.columns % (TOGETHER * COLUMN_TILE) == 0 else 2
+        self.group = self._together()
+        self.sweeps = self.group * COLUMN_TILE == ROW
+
+    def _together(self) -> int:
+        """How many fragments side by side are one step: those of whole rows, where these begin anywhere."""
+        group = TOGETHER if self.columns % (TOGETHER * COLUMN_TILE) == 0 else 2
+        part = self._part_of(group)
+        stored = [part.access(store.target, store.at) for store in self.stores]
+        wide = any(access.wide for access in (*stored, *(part.access(read.source, read.at) for read in self.reads)))
+        return ROW // COLUMN_TILE if any(access.rows for access in stored) and not wide else group
 
     def _read(self) -> set[str]:
         """The names that are computed with, or stored."""
@@ -55,14 +67,47 @@ class ValueText:
         for read in self.reads:
             if not self._varies(read, self.row_axis) and not self._varies(read, self.column_axis):
                 self._scalar(read)
-        with out.unrolled("i", self.rows // HEIGHT) as i, out.unrolled("h", 2) as h:
-            base = f"{HEIGHT} * {i} + " if self.rows > HEIGHT else ""
-            out.line(f"const int row = {base}16 * (warp % 4) + lane / 4 + 8 * {h};")
+        steps = partial(out.unrolled, "j", self.columns // COLUMN_TILE // self.group)
+        if not self.sweeps:
+            with each_row(out, self.rows // HEIGHT) as (i, h):
+                self._rows(i, h)
+                with steps() as j:
+                    self._group(i, h, j)
+            return
+        with steps() as j:
             for read in self.reads:
-                if self._varies(read, self.row_axis) and not self._varies(read, self.column_axis):
-                    self._scalar(read)
-            with out.unrolled("j", self.columns // COLUMN_TILE // self.group) as j:
+                if self._of_columns(read):
+                    self._kept(read, j)
+            with each_row(out, self.rows // HEIGHT) as (i, h):
+                self._rows(i, h)
                 self._group(i, h, j)
+
+    def _rows(self, i: str, h: str) -> None:
+        """A lane's row, and what is read of it once."""
+        self.out.line(f"const int row = {self._row(i, h, 'lane / 4')};")
+        for read in self.reads:
+            if self._varies(read, self.row_axis) and not self._varies(read, self.column_axis):
+                self._scalar(read)
+
+    def _kept(self, read: Read, j: str) -> None:
+        """The elements of a lane's columns, for all of its rows."""
+        out, access = self.out, self._access(read.source, read.at)
+        out.line(f"Vec<{stored_type(access.tile.dtype)}, 2> c_{read.name}[{self.group}];")
+        with out.unrolled("q", self.group) as q:
+            out.line(f"const int column = {self._column(j, q)};")
+            if access.paired:
+                out.line(f"c_{read.name}[{q}] = {self._vector_text(access, 2)};")
+                return
+            with out.unrolled("e", 2) as e:
+                element = self._access(read.source, read.at, f"column + {e}")
+                out.line(f"c_{read.name}[{q}][{e}] = {loaded(element, as_stored=True)};")
+
+    def _row(self, i: str, h: str, r: str) -> str:
+        base = f"{HEIGHT} * {i} + " if self.rows > HEIGHT else ""
+        return f"{base}16 * (warp % 4) + {r} + 8 * {h}"
+
+    def _column(self, j: str, q: str) -> str:
+        return f"{COLUMN_TILE * self.group} * {j} + {COLUMN_TILE} * {q} + 2 * (lane % 4)"
 
     def _group(self, i: str, h: str, j: str) -> None:
         """Fragments side by side."""
@@ -79,19 +124,21 @@ class ValueText:
                 out.line(f"alignas(16) uint32_t w_{read.name}[4] = {{}};")
                 with self._when(access.inside):
                     out.line(f"load_words(w_{read.name}, {access.tile.name} + {access.offset});")
-                out.line(f"quad_transpose(w_{read.name});")
-        for store in self.stores:
-            if moved[store].wide:
-                out.line(f"alignas(16) uint32_t w_{store.target}[4];")
-        narrow = any(not moved[s].wide for s in self.stores)
+                out.line(f"transpose_words<4, 1>(w_{read.name});")
+        in_words = [s for s in self.stores if moved[s].wide or self._in_rows(moved[s])]
+        for store in in_words:
+            out.line(f"alignas(16) uint32_t w_{store.target}[{self.group}];")
+        narrow = len(in_words) < len(self.stores)
         counts = (s for s in self.statements if isinstance(s, Count) and s.name in self._read())
         narrow |= any(count.axis == self.column_axis for count in counts)
         narrow |= any(self._varies(r, self.column_axis) and not (r in matrices and moved[r].wide) for r in self.reads)
         with out.unrolled("q", self.group) as q:
             if narrow:
-                out.line(f"const int column = {first} + {COLUMN_TILE} * {q} + 2 * (lane % 4);")
+                out.line(f"const int column = {self._column(j, q)};")
             for read in self.reads:
-                if self._varies(read, self.column_axis):
+                if self.sweeps and self._of_columns(read):
+                    out.line(f"const auto {read.name} = to_floats(c_{read.name}[{q}]);")
+                elif self._varies(read, self.column_axis):
                     self._pair(read, q, read in matrices and moved[read].wide)
             for store in self.stores:
                 out.line(f"float y_{store.target}[2];")
@@ -101,17 +148,19 @@ class ValueText:
                 self._elements(where | dict.fromkeys(self.of_rows, row), e)
             for store in self.stores:
                 element = c_type(self.program.tile(store.target).dtype)
-                if moved[store].wide:
+                if store in in_words:
                     y = f"y_{store.target}"
                     out.line(f"w_{store.target}[{q}] = pack2<{element}>({y}[0], {y}[1]);")
                 else:
                     self._store_pair(store)
-        for store in self.stores:
-            if moved[store].wide:
-                access = self._access(store.target, store.at, "wide")
-                out.line(f"quad_transpose(w_{store.target});")
-                with self._when(access.inside):
-                    out.line(f"store_words({access.tile.name} + {access.offset}, w_{store.target});")
+        for store in in_words:
+            if self._in_rows(moved[store]):
+                self._store_rows(store, i, h, first)
+                continue
+            access = self._access(store.target, store.at, "wide")
+            out.line(f"transpose_words<4, 1>(w_{store.target});")
+            with self._when(access.inside):
+                out.line(f"store_words({access.tile.name} + {access.offset}, w_{store.target});")
 
     def _elements(self, where: Mapping[str, str], e: str) -> None:
         """One column: every value once. `where`: the element of every register tile."""
@@ -135,6 +184,9 @@ class ValueText:
     def _varies(self, read: Read, axis: str) -> bool:
         return axis in self.program.tile(read.source).axes
 
+    def _of_columns(self, read: Read) -> bool:
+        return self._varies(read, self.column_axis) and not self._varies(read, self.row_axis)
+
     def _scalar(self, read: Read) -> None:
         self.out.line(f"const float {read.name} = {loaded(self._access(read.source, read.at, '0'))};")
 
@@ -151,13 +203,15 @@ class ValueText:
         """A value of so many neighbouring columns, which may be one vector in memory."""
         out, access = self.out, self._access(read.source, read.at)
         if vector:
-            at = f"{access.tile.name} + {access.offset}"
-            text = f"load_inside<{length}>({at}, {access.inside})" if access.inside else f"load<{length}>({at})"
-            out.line(f"const auto {read.name} = to_floats({text});")
+            out.line(f"const auto {read.name} = to_floats({self._vector_text(access, length)});")
             return
         out.line(f"float {read.name}[{length}];")
         with out.unrolled("e", length) as e:
             out.line(f"{read.name}[{e}] = {loaded(self._access(read.source, read.at, f'column + {e}'))};")
+
+    def _vector_text(self, access: Access, length: int) -> str:
+        at = f"{access.tile.name} + {access.offset}"
+        return f"load_inside<{length}>({at}, {access.inside})" if access.inside else f"load<{length}>({at})"
 
     def _store_pair(self, store: Store) -> None:
         out, access = self.out, self._access(store.target, store.at)
@@ -169,6 +223,20 @@ class ValueText:
         with self._when(access.inside):
             at = f"{access.tile.name} + {access.offset}"
             out.line(f"store({at}, from_floats<{c_type(access.tile.dtype)}>(z_{store.target}));")
+
+    def _in_rows(self, access: Access) -> bool:
+        return access.rows and self.sweeps
+
+    def _store_rows(self, store: Store, i: str, h: str, first: str) -> None:
+        """The eight rows of a warp's fragments, one after another."""
+        out, words = self.out, f"w_{store.target}"
+        access, left = self._access(store.target, store.at, "start"), self._part.left(store.target, store.at, "start")
+        out.line(f"transpose_words<8, 4>({words});")
+        out.line(f"const int start = {first};")
+        with out.unrolled("r", LINES) as r:
+            out.line(f"const int row = {self._row(i, h, r)};")
+            with self._when(access.row_inside):
+                out.line(f"store_row({access.tile.name} + {access.offset}, {words}[{r}], {left});")
 
     def _store_each(self, store: Store, length: int) -> None:
         """So many neighbouring columns, one by one."""
@@ -185,8 +253,10 @@ class ValueText:
 
     @cached_property
     def _part(self) -> Part:
-        axes, shape = (self.row_axis, self.column_axis), (self.rows, self.columns)
-        return Part(self.program, self.ends, axes, shape, self.group)
+        return self._part_of(self.group)
+
+    def _part_of(self, group: int) -> Part:
+        return Part(self.program, self.ends, (self.row_axis, self.column_axis), (self.rows, self.columns), group)
 
     @contextmanager
     def _when(self, condition: str) -> Iterator[None]:

@@ -65,7 +65,7 @@ kernel0(const f16* __restrict__ x2, const f16* x3, f16* __restrict__ o0, const _
           if (n * 256 + wide < 11000) {
             load_words(w_v3, x3 + m * 1408000 + part * 704000 + row * 11000 + n * 256 + wide);
           }
-          quad_transpose(w_v3);
+          transpose_words<4, 1>(w_v3);
           alignas(16) uint32_t w_o0[4];
           MIRAGE_UNROLL
           for (int q = 0; q < 4; ++q) {
@@ -83,7 +83,7 @@ kernel0(const f16* __restrict__ x2, const f16* x3, f16* __restrict__ o0, const _
             }
             w_o0[q] = pack2<f16>(y_o0[0], y_o0[1]);
           }
-          quad_transpose(w_o0);
+          transpose_words<4, 1>(w_o0);
           if (n * 256 + wide < 11000) {
             store_words(o0 + m * 1408000 + part * 704000 + row * 11000 + n * 256 + wide, w_o0);
           }

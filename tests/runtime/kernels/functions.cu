@@ -309,6 +309,16 @@ extern "C" __global__ void places(int* out) {
 extern "C" __global__ void quads(const uint32_t* in, uint32_t* out) {
   alignas(16) uint32_t w[4];
   load_words(w, in + 4 * lane_index());
-  quad_transpose(w);
+  transpose_words<4, 1>(w);
   store_words(out + 4 * lane_index(), w);
+}
+
+// Sixty-four elements of a row, begun at an element of any number, of which `blockIdx.x` exist.
+extern "C" __global__ void rows(const uint32_t* in, f16* out) {
+  uint32_t w[8];
+  MIRAGE_UNROLL
+  for (int q = 0; q < 8; q++) w[q] = in[32 * q + lane_index()];
+  transpose_words<8, 4>(w);
+  MIRAGE_UNROLL
+  for (int r = 0; r < 8; r++) store_row(out + 8 * 71 * blockIdx.x + 71 * r, w[r], blockIdx.x);
 }
