@@ -122,6 +122,29 @@ def test_while_nothing_new_is_found_the_fastest_are_emitted_in_other_ways(monkey
     assert asked[4:] == [(f"t{n}", way.warps) for n in range(1, early.FAST) for way in ways]
 
 
+def test_what_is_estimated_slower_than_the_fastest_waits_until_nothing_else_is_compiled() -> None:
+    """Candidates of 1600 us took every process when the one of 90 us was found, beside one that had taken 1482."""
+    slow, hopeless = [candidate(f"s{n}", 11.0 + n) for n in range(6)], candidate("h", 81.0)
+    found = [candidate("library", 20.0, PROGRAM, time_us=10.0), *slow, hopeless]
+    search: Any = SimpleNamespace(candidates=lambda: found, target=None)
+    lanes: Any = Lanes()
+    ahead = Ahead(search, lanes, set())
+    ahead.begin()
+    ahead.begin()
+    assert len(lanes.begun) == 1, "one at a time"
+    found.append(candidate("fast", 5.0))
+    ahead.begin()
+    assert len(lanes.begun) == 2, "at once"
+    digests: list[str] = []
+    for _ in range(20):
+        for made in lanes.begun:
+            if not made.done():
+                made.set_result("")
+        digests += [ready[0].digest for _ in range(2) if (ready := ahead.next())]
+        ahead.begin()
+    assert digests == ["s0", "fast", "s1", "s2", "s3", "s4", "s5"]
+
+
 def test_the_winner_of_an_earlier_session_comes_first_once_it_is_verified() -> None:
     offered: list[Candidate] = []
     found = [candidate(f"c{n}", 1.0 + n) for n in range(8)]

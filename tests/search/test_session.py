@@ -127,8 +127,26 @@ def test_equal_seeds_give_equal_results_whoever_works(no_head_start: None, monke
     with futures.ThreadPoolExecutor(3) as executor:
         assert facts(search(BRIEF, executor=executor).start().result(120)) == alone
         assert executor.submit(int, "1").result() == 1  # it stays the caller's
+    with monkeypatch.context() as wide:
+        wide.setattr(module, "WIDE", 2)
+        assert facts(search(BRIEF).start().result(120)) == alone
+        wide.setattr(module, "WORTH_CUTTING", 1)  # cut before workers have it: pieces, too
+        assert {c.digest for c in search(BRIEF).start().result(120).candidates} >= {one[0] for one in alone[0]}
     monkeypatch.setattr(module, "HEAD_START_SECONDS", 60.0)
     assert facts(search(BRIEF).start().result(120)) == alone
+
+
+@pytest.mark.parametrize("cores", [1, 8])
+def test_workers_have_a_program_before_its_compositions_where_they_are_many(
+    cores: int, no_head_start: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    begin, made = module.Crew.begin, module.unsearched
+    monkeypatch.setattr(module.Crew, "begin", lambda crew, tasks: (order.append("crew"), begin(crew, tasks))[1])
+    monkeypatch.setattr(module, "unsearched", lambda *args: (order.append("compositions"), made(*args))[1])
+    monkeypatch.setenv("MIRAGE_NB_WORKERS", str(cores))
+    assert search(BRIEF).start().result(120).candidates
+    assert order == (["crew", "compositions"] if cores == 8 else ["compositions", "crew"])
 
 
 def test_three_seeds_give_the_same_sets(no_head_start: None) -> None:

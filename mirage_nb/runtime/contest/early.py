@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import math
 import tempfile
 import threading
 import time
@@ -66,6 +67,9 @@ AHEAD, TRYING, PAIR, CHOSEN_FROM = 4, 8, 2, 64
 of them are chosen together, from so many with the best estimates."""
 FAST = 4
 """Of so many of the fastest, other ways to emit them are looked at while the search finds nothing new."""
+HOPELESS = 8
+"""What is estimated at so many times the fastest time so far is left to the passes after the search; what is estimated
+slower than it has a turn while nothing else is compiled, as estimates err."""
 RANDOM = "random"
 LARGE = 2**30
 """Bytes of what lies between operators, beyond which these are not worth a try one by one."""
@@ -162,13 +166,18 @@ class Ahead:
             return (self._making.pop(made), made) if made is not None else None
 
     def _chosen(self) -> list[tuple[Candidate, Options | None]]:
-        known = [c for c in self._search.candidates() if not c.is_as_stored and is_generated(c.graph)]
+        every = self._search.candidates()
+        fastest = min((c.time_us for c in every if c.time_us is not None), default=math.inf)
+        known = [c for c in every if not c.is_as_stored and is_generated(c.graph)]
         timed = [c for c in known if c.time_us is not None]
         waiting = [c for c in known if c.time_us is None and c.digest not in self._begun]
         if unsearched := [c for c in waiting if c.configuration in UNSEARCHED]:  # nobody is to be slower than these
             return [(candidate, None) for candidate in unsearched[:PAIR]]
-        if waiting := waiting[:CHOSEN_FROM]:
-            return [(candidate, None) for candidate in next_ones([*timed, *waiting], PAIR)]
+        if promising := [c for c in waiting if c.estimate_us < fastest][:CHOSEN_FROM]:
+            return [(candidate, None) for candidate in next_ones([*timed, *promising], PAIR)]
+        others = [c for c in waiting if c.estimate_us < HOPELESS * fastest][:CHOSEN_FROM]
+        if others and not self._making:
+            return [(candidate, None) for candidate in next_ones([*timed, *others], 1)]
         for fast in timed[:FAST]:  # the fastest stand first
             left = self._left(fast)
             if left:

@@ -45,6 +45,8 @@ NOTHING_SWITCHED = Switches()
 TICK_SECONDS = 0.05
 HEAD_START_SECONDS = 0.3
 """How long the supervising thread searches by itself."""
+WIDE = 8
+"""From so many workers on it leaves all of the search to them, and a program that is not cut they have at once."""
 STOP_SECONDS = 0.3
 """How long workers may take to hand over what they have after a stop."""
 
@@ -285,12 +287,16 @@ class SearchSession(Background):
 
     def _search(self) -> None:
         self._restore()
+        crew = Crew(self._executor(), self)
+        at_once = self._given is None and self._width >= WIDE
+        if whole := at_once and not self._is_worth_cutting:
+            crew.begin(self._agenda())
         self._begin_with_what_needs_no_search()
         look_again(self, HEAD_START_SECONDS)
-        tasks = self._head_start(self._agenda())
-        if tasks and not self._is_over():
-            crew = Crew(self._executor(), self)
-            crew.begin(tasks)
+        if not whole:
+            tasks = self._agenda()
+            crew.begin(tasks if at_once else self._head_start(tasks))
+        if crew.configurations and not self._is_over():
             self._follow(self._meanwhile)
             self._oversee(crew)
         while not self._ends_now() and next(self._verdicts, self) is None:
@@ -313,9 +319,13 @@ class SearchSession(Background):
             with self._turn:
                 self._ledger.know_unsearched(known)
                 self._first = self._first if self._first is not None else self._elapsed()
-        if operators_of(self.program) > WORTH_CUTTING and not self._ends_now():
+        if self._is_worth_cutting and not self._ends_now():
             self._pieces = Pieces(self.program, self.target, limits, self.seed, self._ends_now)
         self._verdicts = self._verify(known)
+
+    @property
+    def _is_worth_cutting(self) -> bool:
+        return operators_of(self.program) > WORTH_CUTTING
 
     def _verify(self, known: list[Candidate]) -> Iterator[None]:
         """The whole verdicts on what was screened, one after the other."""
