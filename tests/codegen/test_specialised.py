@@ -118,6 +118,7 @@ def test_what_is_added_is_on_its_way_while_warps_multiply() -> None:
     linear(4096, 4096, 4096, 256, 128, activation=OpKind.GELU, residual=True),
     linear(512, 4096, 4096, 128, 128, activation=OpKind.SILU, gated=True, dtype=DType.BF16),
     linear(1000, 4096, 4992, 192, 192),
+    linear(2048, 768, 50257, 256, 128, turned=(False, True)),
     scaled_linear(4096, 4096, 4224, 128, 192),
     scaled_linear(512, 4096, 4096, 128, 128, left=DType.BF16, right=DType.E5M2),
     scaled_linear(512, 4096, 4096, 256, 64, left=DType.F16, right=DType.I8),

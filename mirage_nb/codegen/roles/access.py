@@ -106,7 +106,7 @@ class Part:
 def loaded(access: Access, *, as_stored: bool = False) -> str:
     """A C expression for one element, as a float or as it is stored; zero where there is none."""
     element = f"{access.tile.name}[{access.offset}]"
-    value, none = (element, f"{stored_type(access.tile.dtype)}(0)") if as_stored else (f"to_float({element})", "0.0f")
+    value, none = (element, f"{stored_type(access.tile.dtype)}{{}}") if as_stored else (f"to_float({element})", "0.0f")
     return f"{access.inside} ? {value} : {none}" if access.inside else value
 
 

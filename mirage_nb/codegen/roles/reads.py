@@ -121,7 +121,7 @@ class ReadText:
                 out.line(f"{to}[{j}] = {text};")
                 return
             with out.unrolled("e", 2) as e:
-                none = f"{stored_type(access.tile.dtype)}(0)"
+                none = f"{stored_type(access.tile.dtype)}{{}}"
                 out.line(f"{to}[{j}][{e}] = {self._one('{}', none, f'column + {e}')};")
 
     def _one(self, said: str, none: str, column: str = "column") -> str:

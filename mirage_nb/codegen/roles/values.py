@@ -76,7 +76,7 @@ class ValueText:
             return
         with steps() as j:
             for read in self.reads:
-                if self._of_columns(read):
+                if self._is_kept(read):
                     self._kept(read, j)
             with each_row(out, self.rows // HEIGHT) as (i, h):
                 self._rows(i, h)
@@ -84,9 +84,12 @@ class ValueText:
 
     def _rows(self, i: str, h: str) -> None:
         """A lane's row, and what is read of it once."""
-        self.out.line(f"const int row = {self._row(i, h, 'lane / 4')};")
-        for read in self.reads:
-            if self._varies(read, self.row_axis) and not self._varies(read, self.column_axis):
+        by_row = [read for read in self.reads if self._varies(read, self.row_axis)]
+        stored = (self._access(store.target, store.at) for store in self.stores)
+        if by_row or self._counts(self.row_axis) or not all(map(self._in_rows, stored)):
+            self.out.line(f"const int row = {self._row(i, h, 'lane / 4')};")
+        for read in by_row:
+            if not self._varies(read, self.column_axis):
                 self._scalar(read)
 
     def _kept(self, read: Read, j: str) -> None:
@@ -129,16 +132,16 @@ class ValueText:
         for store in in_words:
             out.line(f"alignas(16) uint32_t w_{store.target}[{self.group}];")
         narrow = len(in_words) < len(self.stores)
-        counts = (s for s in self.statements if isinstance(s, Count) and s.name in self._read())
-        narrow |= any(count.axis == self.column_axis for count in counts)
-        narrow |= any(self._varies(r, self.column_axis) and not (r in matrices and moved[r].wide) for r in self.reads)
+        narrow |= self._counts(self.column_axis)
+        here = [r for r in self.reads if self._varies(r, self.column_axis) and not self._is_kept(r)]
+        narrow |= any(not (r in matrices and moved[r].wide) for r in here)
         with out.unrolled("q", self.group) as q:
             if narrow:
                 out.line(f"const int column = {self._column(j, q)};")
             for read in self.reads:
-                if self.sweeps and self._of_columns(read):
+                if self._is_kept(read):
                     out.line(f"const auto {read.name} = to_floats(c_{read.name}[{q}]);")
-                elif self._varies(read, self.column_axis):
+                elif read in here:
                     self._pair(read, q, read in matrices and moved[read].wide)
             for store in self.stores:
                 out.line(f"float y_{store.target}[2];")
@@ -184,8 +187,14 @@ class ValueText:
     def _varies(self, read: Read, axis: str) -> bool:
         return axis in self.program.tile(read.source).axes
 
-    def _of_columns(self, read: Read) -> bool:
-        return self._varies(read, self.column_axis) and not self._varies(read, self.row_axis)
+    def _is_kept(self, read: Read) -> bool:
+        """Whether it is read once for all rows."""
+        return self.sweeps and self._varies(read, self.column_axis) and not self._varies(read, self.row_axis)
+
+    def _counts(self, axis: str) -> bool:
+        """Whether places along an axis are computed with."""
+        counts = (s for s in self.statements if isinstance(s, Count) and s.axis == axis)
+        return any(count.name in self._read() for count in counts)
 
     def _scalar(self, read: Read) -> None:
         self.out.line(f"const float {read.name} = {loaded(self._access(read.source, read.at, '0'))};")

@@ -319,6 +319,9 @@ extern "C" __global__ void rows(const uint32_t* in, f16* out) {
   MIRAGE_UNROLL
   for (int q = 0; q < 8; q++) w[q] = in[32 * q + lane_index()];
   transpose_words<8, 4>(w);
+  f16* const mine = out + 8 * 71 * blockIdx.x;
+  for (int i = lane_index(); i < 8 * 71; i += 32) mine[i] = from_float<f16>(0.0f);
+  warp_sync();
   MIRAGE_UNROLL
-  for (int r = 0; r < 8; r++) store_row(out + 8 * 71 * blockIdx.x + 71 * r, w[r], blockIdx.x);
+  for (int r = 0; r < 8; r++) store_row(mine + 71 * r, w[r], blockIdx.x);
 }

@@ -41,18 +41,22 @@ MIRAGE_DEVICE void transpose_words(uint32_t (&w)[Count] MIRAGE_SITE) {
 }
 
 // A warp's 64 elements of a row, of which lane l has 2l and 2l + 1 and those from `left` on do not exist. The row may
-// begin at any element: both are stored as a word where memory has one.
+// begin at any element: lanes pass halves on, so that words are stored where memory has words, and single elements at
+// its ends only. (All of an odd row element by element: 395 us for 2048 x 768 x 50257 on an H200, so 297.)
 template <class T>
 MIRAGE_DEVICE void store_row(T* to, uint32_t word, int left MIRAGE_SITE) {
   static_assert(sizeof(T) == 2, "two elements a word");
-  const int first = 2 * lane_index();
-  const uint16_t halves[2] = {uint16_t(word), uint16_t(word >> 16)};
-  if (reinterpret_cast<uint64_t>(to) % 4 == 0 && first + 1 < left) {
-    detail::copy<4>(to + first, &word MIRAGE_PASS);
+  const int lane = lane_index(), odd = reinterpret_cast<uint64_t>(to) / 2 % 2;
+  const uint32_t before = shuffle(word, (lane + 31) % 32 MIRAGE_PASS), mine = odd ? before >> 16 | word << 16 : word;
+  const int first = 2 * lane - odd;
+  const uint16_t halves[2] = {uint16_t(mine), uint16_t(mine >> 16)}, last = uint16_t(word >> 16);
+  if (first >= 0 && first + 2 <= left) {
+    detail::copy<4>(to + first, &mine MIRAGE_PASS);
   } else {
-    if (first < left) detail::copy<2>(to + first, halves MIRAGE_PASS);
-    if (first + 1 < left) detail::copy<2>(to + first + 1, halves + 1 MIRAGE_PASS);
+    if (first >= 0 && first < left) detail::copy<2>(to + first, halves MIRAGE_PASS);
+    if (first < 0 && left > 0) detail::copy<2>(to, halves + 1 MIRAGE_PASS);
   }
+  if (odd && lane == 31 && left > 63) detail::copy<2>(to + 63, &last MIRAGE_PASS);
 }
 
 }  // namespace mirage
