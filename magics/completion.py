@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mirage_nb.lang import FUNCTIONS
+from mirage_nb.lang import FUNCTIONS, made
 from mirage_nb.options import Option
 
 from .options import OPTIONS
@@ -46,7 +46,7 @@ def _after_line_magic(given: list[str], variables: Mapping[str, object]) -> list
         return []
     words = [word for word in given[1:] if not word.startswith("--")]
     if verb.name == "help":
-        return [*FUNCTIONS, *VERBS] if not words else []
+        return [*FUNCTIONS, *made(), *VERBS] if not words else []
     if verb.takes_session and not words:
         return list(known)
     takes = verb.words.replace("[", "").replace("]", "").split()

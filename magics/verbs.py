@@ -20,7 +20,7 @@ import mirage_nb
 from mirage_nb.errors import MirageError, OptionError
 from mirage_nb.ir import KernelGraph
 from mirage_nb.ir.text import print_graph
-from mirage_nb.lang import FUNCTIONS, reference
+from mirage_nb.lang import FUNCTIONS, explained, made, reference
 from mirage_nb.options import EXTEND, LIMITS, SWITCHES, TUNE, Option, with_limits
 from mirage_nb.runtime.doctor import examine, report
 from mirage_nb.runtime.store import find_store
@@ -241,15 +241,14 @@ def _help(_: Variables, words: list[str], __: dict[str, Any]) -> None:
     if not words:
         return say(f"{_verbs()}\n\n{reference()}")
     word = words[0].removesuffix("()")
-    verb, row = VERBS.get(word), FUNCTIONS.get(word)
+    verb, found = VERBS.get(word), explained(word)
     if verb is not None:
         options = "".join(f"\n  {option.name:<20} {option.doc}" for option in verb.options)
         say(f"{verb.usage}\n{verb.doc}{options}")
-    elif row is not None:
-        same = f"\nthe same as {row.same_as}" if row.same_as else ""
-        say(f"{row.signature}\n{row.summary}\nshape: {row.shape}\nexample: {row.example}{same}")
+    elif found:
+        say(found)
     else:
-        raise OptionError(f"unknown function {words[0]!r}", hint=nearest(words[0], [*FUNCTIONS, *VERBS]))
+        raise OptionError(f"unknown function {words[0]!r}", hint=nearest(words[0], [*FUNCTIONS, *made(), *VERBS]))
 
 
 def _torch(variables: Variables, words: list[str], _: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,11 +19,18 @@ from mirage_nb.lang.arguments import Inlined
 from mirage_nb.lang.builder import Nothing, Result, Text
 from mirage_nb.lang.constants import Number, literal, negate
 
+TEXT = Path(__file__).with_suffix(".mirage")
+
+
+def written() -> dict[str, str]:
+    """The functions by their names, as they are written."""
+    return {found[1]: found[0] for found in re.finditer(r"^def (\w+)\(.*(?:\n    .*)*", TEXT.read_text(), re.M)}
+
 
 @functools.cache
 def prelude() -> Mapping[str, Inlined]:
     """The functions by their names, read when the first program is; numbers keep their text, for they are exact."""
-    tree = statements(Path(__file__).with_suffix(".mirage").read_text())
+    tree = statements(TEXT.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
             node.kind = repr(node.value)

@@ -6,8 +6,8 @@ from mirage_nb.ir.dtypes import DTYPE_NAMES, DType
 from mirage_nb.ir.formula import SCALARS
 from mirage_nb.lang import limits
 from mirage_nb.lang.functions import FUNCTIONS, OPERATORS
-from mirage_nb.lang.names import shown
-from mirage_nb.lang.prelude import prelude
+from mirage_nb.lang.names import SYNONYMS, shown
+from mirage_nb.lang.prelude import prelude, written
 from mirage_nb.lang.signature import Function, Operator
 
 _STATEMENTS = """\
@@ -69,7 +69,6 @@ elements at a time: about four. f32(X) @ f32(W).T has those of f32."""
 def reference() -> str:
     """The whole language on one page: statements, operators, functions, dtypes, limits."""
     names = (f"{d.value} ({', '.join(n for n in DTYPE_NAMES if DTYPE_NAMES[n] is d and n != d.value)})" for d in DType)
-    made = sorted({shown(name) for name in prelude() if not name.startswith("_")})
     bounds = (
         f"at most {limits.MAX_TEXT:,} characters, {limits.MAX_OPERATORS} operators, {limits.MAX_RANK} dimensions, "
         f"{limits.MAX_ELEMENTS:,} elements a tensor, {limits.MAX_NESTING} levels of nesting"
@@ -84,7 +83,7 @@ def reference() -> str:
             "Functions (axis=-1 is the last; keepdims=True keeps a reduced axis with extent 1)",
             *(_row(row.signature, row) for row in FUNCTIONS.values()),
             "",
-            f"Functions that are made of these: {', '.join(made)}",
+            f"Functions that are made of these: {', '.join(made())}",
             "",
             f"Functions in formulas: {', '.join(SCALARS)}, and + - * / **; the search takes such a function as it is",
             "",
@@ -92,6 +91,24 @@ def reference() -> str:
             f"Limits: {bounds}",
         ]
     )
+
+
+def made() -> list[str]:
+    """The functions that are written in the language, as programs call them."""
+    return sorted({shown(name) for name in prelude() if not name.startswith("_")})
+
+
+def explained(name: str) -> str:
+    """What a function of the language does, on a few lines: its row, or the lines that a call stands for; of several
+    that are called so, as behind torch and np, those of all. Empty if there is none."""
+    row = FUNCTIONS.get(name)
+    if row is not None:
+        same = f"\nthe same as {row.same_as}" if row.same_as else ""
+        return f"{row.signature}\n{row.summary}\nshape: {row.shape}\nexample: {row.example}{same}"
+    meant = SYNONYMS.get(name, name)
+    if meant in FUNCTIONS:
+        return explained(meant)
+    return "\n".join(lines for other, lines in written().items() if shown(other) in (name, meant) and other[0] != "_")
 
 
 def _row(form: str, row: Function | Operator) -> str:
