@@ -59,6 +59,14 @@ PROGRAMS = {
         "S: f32[2,12,256]\nE: f32[32,2]\nI: i64[12,256]\nreturn softmax(S + transpose(E[I], 2, 0, 1))", "E", "I",
     ),
     "columns of a table": Looked("E: f32[12,40]\nI: i64[8]\nreturn tanh(E.T[I]) + 1", "", "I"),
+    "a part of each column": Looked("E: f32[48,3,16]\nI: i64[8]\nreturn exp(take(E[4:36], I, axis=0))", "", "I"),
+    "along an axis in the middle": Looked(
+        "E: f32[4,40,16]\nI: i64[5]\nreturn softmax(take(E, I, axis=1))", "", "I",
+    ),
+    "elements of each row": Looked("X: f32[37,30]\nI: i64[37,4]\nreturn exp(torch.gather(X, 1, I)) * 2", "", "I"),
+    "elements of parts of rows": Looked(
+        "X: f32[5,7,40]\nI: i64[5,7,3]\nreturn tanh(torch.gather(X[:, :, 4:34], 2, I))", "", "I",
+    ),
     "a part of each row": Looked("E: f32[40,24]\nI: i64[9]\nreturn exp(E[I][:, 4:20])", "E", "I"),
     "masked by its numbers": Looked("E: f16[40,16]\nI: i64[50]\nreturn E[I] * (I != 0)[:, None]", "E", "I"),
     "folded along lines": Looked("E: f32[40,16]\nI: i64[50]\nreturn sum(E[I] * E[I], axis=0)", "E", "I"),

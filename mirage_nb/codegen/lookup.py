@@ -15,6 +15,8 @@ from mirage_nb.codegen.writer import c_type
 from mirage_nb.ir import ConstAttrs, KernelGraph, ThreadGraph
 from mirage_nb.predefined import Match
 from mirage_nb.predefined.lookups import lookup_of
+from mirage_nb.tile.index import named
+from mirage_nb.tile.resident.program import Table
 
 THREADS = 256
 VECTOR_BYTES = 16
@@ -24,7 +26,7 @@ TEXT = """extern "C" __global__ void __launch_bounds__({threads})
   if (e >= {elements}) return;
   const int line = e / {columns};
 {statements}  const int row = row_named({number}, {rows});
-  Vec<{table}, {width}> found = load_inside<{width}>(table + {place}, row >= 0);
+  Vec<{table}, {width}> found = load_inside<{width}>(table + ({place}), row >= 0);
   store(result + e, {stored});
 }}
 """
@@ -47,18 +49,18 @@ def number_of(operands: Sequence[str], formula: ThreadGraph | None) -> tuple[lis
 def lookup(index: int, match: Match, graph: KernelGraph) -> tuple[Launch, str]:
     """The launch of operator `index`, and the text of its kernel. Raises EmitError for f64."""
     table, result, found = graph.types[match.inputs[0]], graph.types[match.output], lookup_of(graph, match)
-    columns = found.columns
+    lies = Table(0, 0, found.found, 0, (1,))
     widest = VECTOR_BYTES // max(table.dtype.size, result.dtype.size)
-    width = next(w for w in (8, 4, 2, 1) if w <= widest and columns % w == 0)
+    width = next(w for w in (8, 4, 2, 1) if w <= widest and (w == 1 or lies.whole(0, w)))
     name, kind = f"kernel{index}", c_type(result.dtype)
-    place = f"(long long)row * {columns} + e % {columns}"
-    place = f"(long long)line * {found.pitch} + row" if found.pitch else place
+    place = lies.place(named("e", result.elements), named("row", found.found.rows)).bare
     statements, number = number_of([f"to_float(n{n}[line])" for n in range(len(found.numbers))], found.formula)
     pointers = [f"const {c_type(dtype)}* __restrict__ n{n}" for n, dtype in enumerate(found.stored)]
     stored = "found" if table.dtype is result.dtype else f"from_floats<{kind}>(to_floats(found))"
     text = TEXT.format(
         name=name, threads=THREADS, table=c_type(table.dtype), numbers=", ".join(pointers), result=kind, width=width,
-        elements=result.elements, rows=found.rows, columns=columns, place=place, stored=stored, number=number,
+        elements=result.elements, rows=found.found.rows, columns=found.found.columns, place=place, stored=stored,
+        number=number,
         statements="".join(f"  {line}\n" for line in statements),
     )  # fmt: skip
     args = tuple(TensorArg(v) for v in (*match.inputs, match.output))

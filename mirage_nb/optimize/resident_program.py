@@ -124,7 +124,7 @@ class _Planner:
             if (table := self.tables.get(value)) is not None:
                 width = self._width(value)
                 each = width > 1 and not table.whole(deepest(self.scope.shape(value)), width)
-                yield resident.Find(value, width, each, table.numbers, table.rows)
+                yield resident.Find(value, width, each, table.numbers, table.found.rows)
         for value in asked:
             yield resident.Load(value, self._width(value), self._access(value))
 

@@ -44,8 +44,7 @@ def tables_of(
         lookup, window = looked[attrs.arg], windows.get(attrs.arg)
         dense = row_major(block.args[attrs.arg].shape)
         offset, strides = (0, dense) if window is None else (window.offset, window.strides)
-        how = lookup.rows, lookup.columns, lookup.pitch
-        found.append(Table(values[0], numbers.index(_made(lookup, place)), *how, offset, strides))
+        found.append(Table(values[0], numbers.index(_made(lookup, place)), lookup.found, offset, strides))
     return tuple(found)
 
 
@@ -60,7 +59,7 @@ def table_leaf(scope: Scope, table: Table, find: Find, slot: Index, index: Multi
     rows = [f"f{table.value}[{at.bare}]" for at in (slot * own, slot * own + named("v", own))]
 
     def place(row: str) -> Leaf:
-        arg, at = scope.reads[table.value].arg, named(row, table.rows)
+        arg, at = scope.reads[table.value].arg, named(row, table.found.rows)
         return _leaf(scope, table, f"x{arg}", index, dim, width, lambda element: table.place(element, at))
 
     whole, other = map(place, rows)

@@ -11,10 +11,10 @@ from dataclasses import replace
 from itertools import count
 
 from mirage_nb.ir import DType, KernelGraph, Op, OpKind, TensorType, ThreadGraph
-from mirage_nb.ir.lookups import Lookup
+from mirage_nb.ir.lookups import Lookup, Rows
 from mirage_nb.ir.rewrite import Rewrite
 from mirage_nb.ir.windows import Share, Window, windows
-from mirage_nb.predefined.patterns import index_of, numbers_of
+from mirage_nb.predefined.patterns import numbers_of, parts_of_lookup, seen_table
 from mirage_nb.predefined.reading import Reading
 from mirage_nb.predefined.rows import LOOKUP, Match
 from mirage_nb.targets import SECTOR_BYTES
@@ -22,18 +22,24 @@ from mirage_nb.targets import SECTOR_BYTES
 
 def lookup_of(graph: KernelGraph, match: Match) -> Lookup:
     """Where the elements of what a match of the row `lookup` makes stand."""
-    table, *numbers = match.inputs
-    stored, formula = tuple(graph.types[v].dtype for v in numbers), _formula(Reading(graph), match.output, numbers)
+    r, (base, *numbers) = Reading(graph), match.inputs
+    index, table = parts_of_lookup(r, match.output)
+    stored, formula = tuple(graph.types[v].dtype for v in numbers), _formula(r, index, numbers)
+    shape = graph.types[match.output].shape
     if match.attrs["apart"]:
-        rows = graph.types[table].elements // graph.types[match.output].elements
-        return Lookup(table, (*numbers,), formula, rows, 1, rows, stored)
-    rows, columns = graph.types[table].shape
-    return Lookup(table, (*numbers,), formula, rows, columns, 0, stored)
+        window, extents = seen_table(r, table, 0)
+        pairs = zip(extents[:-1], window.strides[:-1], strict=True)
+        steps = tuple(step if extent > 1 else 0 for extent, step in pairs)
+        found = Rows(extents[-1], window.strides[-1], shape[:-1], steps, (), (), window.offset)
+    else:
+        window, (rows, *inner) = seen_table(r, table, r.shape(table)[0])
+        step, inside = window.strides[0], window.strides[1:]
+        found = Rows(rows, step, shape[:-1], (0,) * len(shape[:-1]), (*inner,), inside, window.offset)
+    return Lookup(base, (*numbers,), formula, found, stored)
 
 
-def _formula(r: Reading, value: int, numbers: Sequence[int]) -> ThreadGraph | None:
-    """What makes the numbers of a lookup of these; None where they are the numbers."""
-    index = index_of(r, value)
+def _formula(r: Reading, index: int, numbers: Sequence[int]) -> ThreadGraph | None:
+    """What makes numbers of these; None where they are the numbers."""
     _, inside = numbers_of(r, index)
     if not inside:
         return None
@@ -76,10 +82,10 @@ def share_of(graph: KernelGraph, value: int, lookup: Lookup) -> Share:
     """Of the bytes of a value that is looked up, what is read: numbers beside it, and whole sectors where only one
     element of each stands together."""
     table, size = graph.types[lookup.table], graph.types[value].dtype.size
-    each = max(lookup.columns * size, SECTOR_BYTES if lookup.pitch else size)
+    columns, run = lookup.found.columns, lookup.found.run
     number = sum(dtype.size for dtype in lookup.stored)
-    part = each + number
-    return Share(part / (lookup.columns * size), (), table.nbytes, number / part)
+    part = columns // run * (run * size if run > 1 else SECTOR_BYTES) + number
+    return Share(part / (columns * size), (), table.nbytes, number / part)
 
 
 def looked_up(

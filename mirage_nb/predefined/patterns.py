@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from mirage_nb.ir import HALVES, OPS, DType, OpKind, RunningAttrs, Trait, WhereAttrs
 from mirage_nb.ir.fields import INDEX_LIMIT
+from mirage_nb.ir.windows import Window, row_major
 from mirage_nb.predefined.masks import Band, Triangle, band, triangle
 from mirage_nb.predefined.reading import Reading
 
@@ -95,33 +96,48 @@ def _alike(r: Reading, x: int, value: int) -> bool:
 
 def lookup(r: Reading, value: int) -> Found | None:
     """Rows of a table, by their numbers: a product of rows that are 1 in one place with the table; or `apart`, of a row
-    for every number one element: a sum of what is chosen in one place. What is no number of a row finds zeros. Behind
-    the table stands what numbers are computed of, element by element."""
+    for every number one element: a sum of what is chosen in one place. What is no number of a row finds zeros. In front
+    stands that of which the table is a view, then what numbers are computed of, element by element."""
     attrs, hot, table, shape = {"apart": 0}, -1, -1, tuple[int, ...]()
     if (product := r.op(value, OpKind.MATMUL)) is not None:
         hot, table = product.inputs
         shape = (*r.shape(value)[:-1], r.shape(table)[0]) if len(r.shape(table)) == 2 else ()
     elif (summed := r.folded(value, OpKind.SUM)) is not None and (chosen := r.op(summed[0], OpKind.WHERE)) is not None:
         attrs, (hot, table) = {"apart": 1}, chosen.inputs
-        whole = (r.shape(table), summed[1]) == (r.shape(summed[0]), len(r.shape(table)) - 1)
-        shape = r.shape(table) if whole and chosen.attrs == WhereAttrs() else ()
+        shape = r.shape(summed[0])
+        lead, rows = r.shape(table)[:-1], shape[-1:]  # one for several numbers
+        lined = len(lead) == len(shape) - 1 and all(n in (1, most) for n, most in zip(lead, shape, strict=False))
+        whole = lined and r.shape(table)[-1:] == rows and summed[1] == len(shape) - 1
+        shape = shape if whole and chosen.attrs == WhereAttrs() else ()
     index = _numbered(r, hot, shape) if shape else None
     if index is None:
         return None
-    table = r.reshaped(table) if attrs["apart"] else table
+    table = seen_table(r, table, 0 if attrs["apart"] else shape[-1])[0].base
     types = [r.graph.types[v] for v in (table, index, value)]
     able = all(t.dtype in FLOATS and t.elements < INDEX_LIMIT for t in types)
     return Found((table, *numbers_of(r, index)[0]), attrs) if able else None
 
 
-def index_of(r: Reading, value: int) -> int:
-    """The numbers of a lookup."""
+def parts_of_lookup(r: Reading, value: int) -> tuple[int, int]:
+    """The numbers of a lookup, and its table as it is read."""
     product, summed = r.op(value, OpKind.MATMUL), r.folded(value, OpKind.SUM)
-    chosen = r.op(summed[0], OpKind.WHERE) if summed is not None else None
-    hot = product.inputs[0] if product is not None else chosen.inputs[0] if chosen is not None else value
-    found = _numbered(r, hot, r.shape(hot))
+    op = product if product is not None else r.op(summed[0], OpKind.WHERE) if summed is not None else None
+    assert op is not None
+    found = _numbered(r, op.inputs[0], r.shape(op.inputs[0]))
     assert found is not None
-    return found
+    return found, op.inputs[1]
+
+
+def seen_table(r: Reading, table: int, rows: int) -> tuple[Window, tuple[int, ...]]:
+    """Where a table lies, and its shape: that of which it is another shape, where its rows are the same, and in what
+    that is a window of."""
+    origin = r.reshaped(table)
+    value = origin if r.shape(origin)[:1] == (rows,) == r.shape(table)[:1] else table
+    window = r.windows.get(value)
+    if window is None or any(places is not None for places in window.inside):
+        shape = r.shape(value)
+        window = Window(value, r.graph.types[value].elements, 0, row_major(shape), (None,) * len(shape))
+    return replace(window, base=r.reshaped(window.base)), r.shape(value)
 
 
 def numbers_of(r: Reading, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import pairwise
 
 from mirage_nb.ir import (
@@ -23,7 +23,7 @@ from mirage_nb.ir import (
     TransposeAttrs,
 )
 from mirage_nb.ir.graph import reached
-from mirage_nb.ir.windows import moved, row_major
+from mirage_nb.ir.windows import Window, moved, row_major, views
 
 FREE = frozenset({OpKind.CONST, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.ARANGE})
 """What a kernel makes for itself of whatever it reads."""
@@ -39,6 +39,11 @@ class Reading:
         for op, values in graph.definitions():
             for source in op.inputs:
                 self._readers.setdefault(source, set()).add(values[0])
+
+    @cached_property
+    def windows(self) -> dict[int, Window]:
+        """The values that are windows of others."""
+        return views(self.graph)
 
     def op(self, value: int, *kinds: OpKind) -> Op | None:
         """The pre-defined operator that makes a value, if it is of one of these kinds (none given: of any)."""

@@ -52,7 +52,7 @@ class Places:
     def lines(self) -> int:
         """How many of its lines it may look at."""
         more = (max(0, (n - 1) * step) for n, step in zip(self.shape, self.table.strides, strict=True))
-        return (self.table.offset + sum(more)) // self.table.columns + 1
+        return (self.table.offset + sum(more)) // self.table.found.columns + 1
 
 
 def made(formula: ThreadGraph, operands: Sequence[Array]) -> Array:
@@ -70,12 +70,16 @@ class _Looked:
         self._places, self._elements, self._numbers, self.shape = places, elements, numbers, places.shape
 
     def __getitem__(self, box: Box) -> Array:
-        table, element = self._places.table, self._places.elements(box)
-        line, column = np.divmod(element, table.columns)
+        rows, element = self._places.table.found, self._places.elements(box)
+        line, column = np.divmod(element, rows.columns)
         number = self._numbers(line)
-        named = np.isin(number, np.arange(table.rows))
-        row = np.where(named, number, 0).astype(np.int64)
-        found = self._elements[(row * table.columns + column + line * table.pitch) % self._elements.size]
+        named = np.isin(number, np.arange(rows.rows))
+        place = rows.first + rows.step * np.where(named, number, 0).astype(np.int64)
+        for where, extents, steps in ((line, rows.lines, rows.line_steps), (column, rows.inner, rows.inner_steps)):
+            for extent, step in zip(reversed(extents), reversed(steps), strict=True):
+                where, along = np.divmod(where, extent)
+                place = place + along * step
+        found = self._elements[place % self._elements.size]
         made: Array = np.where(named, found, self._elements.dtype.type(0))
         return made
 
@@ -102,7 +106,7 @@ class Drawn(Generic[T]):
         tensors = []
         for tensor in range(1 + max((n for way in ways for n in way.tensors), default=-1)):
             mine = [t for t in tables if tensor in ways[t.numbers].tensors]
-            rows = min((t.rows for t in mine), default=1)
+            rows = min((t.found.rows for t in mine), default=1)
             named = rng.integers(0, rows, max((places[t.value].lines for t in mine), default=1)).astype(float)
             named[rng.random(named.size) < 0.2] = rows - 1
             if any(way.formula is not None and tensor in way.tensors for way in ways):  # of what is between two of them
@@ -114,7 +118,7 @@ class Drawn(Generic[T]):
             own = [tensors[tensor][line] for tensor in way.tensors]
             return own[0] if way.formula is None else made(way.formula, own)
 
-        sizes = {t.value: t.rows * t.columns if not t.pitch else t.pitch * places[t.value].lines for t in tables}
+        sizes = {t.value: t.found.last + 1 for t in tables}
         drawn = {v: draw(f"table{v}", (min(size, LARGEST),)) for v, size in sizes.items()}
         found = {t.value: _found(places[t.value], drawn[t.value], partial(number, ways[t.numbers])) for t in tables}
         return cls(drawn, sizes, tensors, places, found)

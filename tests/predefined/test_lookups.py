@@ -22,7 +22,7 @@ def test_lookups_by_the_same_numbers_share_their_mask() -> None:
     graph = parse("C: f32[40,16]\nS: f32[40,12]\nI: i64[7]\nreturn C[I], S[I]").graph
     found = matches(graph)
     assert [match.row for match in found] == [LOOKUP, LOOKUP] and found[0].inside & found[1].inside
-    assert [lookup_of(graph, match).columns for match in found] == [16, 12]
+    assert [lookup_of(graph, match).found.columns for match in found] == [16, 12]
 
 
 def test_a_mask_that_others_need_is_made_beside_the_lookup() -> None:

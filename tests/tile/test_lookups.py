@@ -44,10 +44,18 @@ def findings(name: str, changed: ResidentProgram) -> tuple[str, ...]:
 def other_tables(original: ResidentProgram) -> Iterator[Mutant]:
     """One number of what an operand is looked up in is another one."""
     for place, table in enumerate(original.tables):
-        for field in ("numbers", "rows", "columns", "pitch", "offset"):
-            changed = replace(table, **{field: getattr(table, field) + 1})
+        rows = table.found
+        changes = {f"{f} +1": replace(table, **{f: getattr(table, f) + 1}) for f in ("numbers", "offset")}
+        for field in ("rows", "step", "first"):
+            changes[f"{field} +1"] = replace(table, found=replace(rows, **{field: getattr(rows, field) + 1}))
+        for field in ("lines", "line_steps", "inner", "inner_steps"):
+            for at, extent in enumerate(held := getattr(rows, field)):
+                other = replace(rows, **{field: (*held[:at], extent + 1, *held[at + 1 :])})
+                if field not in ("lines", "inner") or at:  # what is outermost is no divisor
+                    changes[f"{field}[{at}] +1"] = replace(table, found=other)
+        for what, changed in changes.items():
             tables = (*original.tables[:place], changed, *original.tables[place + 1 :])
-            yield f"%{table.value}: {field} +1", replace(original, tables=tables)
+            yield f"%{table.value}: {what}", replace(original, tables=tables)
     for place, numbers in enumerate(original.numbers):
         for tensors in {numbers.tensors[::-1], tuple((n + 1) % len(numbers.tensors) for n in numbers.tensors)}:
             yield f"numbers {place}: of {tensors}", otherwise(original, place, replace(numbers, tensors=tensors))

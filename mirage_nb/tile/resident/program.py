@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mirage_nb.ir import AccumKind, BlockGraph, TensorType, ThreadGraph
+from mirage_nb.ir.lookups import Rows
 from mirage_nb.tile.index import Index, Multi, broadcast_index, linear, named, unravel
 from mirage_nb.tile.roles.program import LANES, flat
 from mirage_nb.tile.rules.placement import Place
@@ -258,15 +259,12 @@ class Numbers:
 @dataclass(frozen=True, slots=True)
 class Table:
     """What operand `value` of a block is looked up in. Element i of it is element offset + sum(i[d] * strides[d]) of
-    what is looked up, that is of line element // columns of this; it stands at number * columns + element % columns +
-    line * pitch of the table, where the number is that of its line by `numbers` of the program, and is 0 where this
-    names none of `rows`."""
+    what is looked up, which stands as `found` says in the row that is numbered for its line by `numbers` of the
+    program, and is 0 where that names none."""
 
     value: int
     numbers: int
-    rows: int
-    columns: int
-    pitch: int
+    found: Rows
     offset: int
     strides: Extents
 
@@ -276,17 +274,21 @@ class Table:
 
     def line(self, element: Index) -> Index:
         """Which number says where it stands."""
-        return element // self.columns
+        return element // self.found.columns
 
     def place(self, element: Index, row: Index) -> Index:
         """Where it stands, in this row of its line."""
-        return row * self.columns + element % self.columns + self.line(element) * self.pitch
+        found = self.found
+        inner, line = unravel(element % found.columns, found.inner), unravel(self.line(element), found.lines)
+        pairs = zip((*line, *inner), (*found.line_steps, *found.inner_steps), strict=True)
+        return sum((part * step for part, step in pairs), start=row * found.step + found.first)
 
     def whole(self, dim: int, width: int) -> bool:
         """Whether vectors along a dimension, of so many elements, each begin at a multiple of that and lie within a
         row."""
-        others = (step for d, step in enumerate(self.strides) if d != dim)
-        aligned = all(n % width == 0 for n in (self.offset, self.columns, *others))
+        found, others = self.found, (step for d, step in enumerate(self.strides) if d != dim)
+        steps = (found.first, found.step, *found.line_steps, *found.inner_steps[:-1])
+        aligned = all(n % width == 0 for n in (self.offset, found.run, *others, *steps))
         return width > 1 and self.strides[dim] == 1 and aligned
 
 

@@ -202,7 +202,7 @@ class Run(Machine[ResidentProgram]):
         element = self._elements(table)
         if not find.each:
             element = np.repeat(element[..., :: find.width], find.width, -1)[..., : element.shape[-1]]
-        numbers, line = self.program.numbers[find.numbers], np.clip(element, 0, None) // table.columns
+        numbers, line = self.program.numbers[find.numbers], np.clip(element, 0, None) // table.found.columns
         own = [self.sources.tensors[tensor].reshape(-1)[line] for tensor in numbers.tensors]
         found = own[0] if numbers.formula is None else self.sources.made(numbers.formula, own)
         named = (element >= 0) & (found >= 0) & (found < find.rows) & (found == np.floor(found))
@@ -229,8 +229,16 @@ class Run(Machine[ResidentProgram]):
             width = min(load.width, element.shape[-1])
             first, more = np.repeat(element[..., ::width], width, -1), np.arange(element.shape[-1]) % width
             element = np.where(first >= 0, first + more, -1)
-        inside = (row >= 0) & (element >= 0)
-        place = row * table.columns + element % table.columns + element // table.columns * table.pitch
+        inside, at = (row >= 0) & (element >= 0), np.clip(element, 0, None)
+        line, column = (
+            np.unravel_index(n, extents) if extents else ()
+            for n, extents in zip(
+                np.divmod(at, table.found.columns), (table.found.lines, table.found.inner), strict=True
+            )
+        )
+        steps = (*table.found.line_steps, *table.found.inner_steps)
+        place = row * table.found.step + table.found.first
+        place = place + sum(part * step for part, step in zip((*line, *column), steps, strict=True))
         if (place[inside] >= self.sources.sizes[load.value]).any():
             self.wrong(f"%{load.value} is read beyond its table")
 

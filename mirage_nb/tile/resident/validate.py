@@ -165,8 +165,8 @@ class _Validator:
         if table is None:
             yield f"%{find.value} is in no table"
             return
-        if (find.numbers, find.rows) != (table.numbers, table.rows):
-            yield f"it is found by numbers {table.numbers}, of {table.rows} rows"
+        if (find.numbers, find.rows) != (table.numbers, table.found.rows):
+            yield f"it is found by numbers {table.numbers}, of {table.found.rows} rows"
         if find.width != max(self.layout.vector(form), self.layout.run(form)):
             yield f"vectors of {find.width} do not fit"
         elif find.each is not (find.width > 1 and not self._lies_whole(table, find.width)):

@@ -17,7 +17,8 @@ from mirage_nb.interp.reference import evaluate
 from mirage_nb.ir import BYTES, DimAttrs, KernelGraph, Op, OpKind, ReshapeAttrs, WhereAttrs
 from mirage_nb.ir.rewrite import Rewrite, saying
 from mirage_nb.predefined import LOOKUP, Match, matches
-from mirage_nb.predefined.patterns import index_of
+from mirage_nb.predefined.lookups import lookup_of
+from mirage_nb.predefined.patterns import parts_of_lookup
 from mirage_nb.predefined.reading import Reading
 
 Array = NDArray[Any]
@@ -31,7 +32,7 @@ def choosing(program: KernelGraph) -> KernelGraph | None:
     """The program with sums of what is chosen for products that look rows up, which elements that are not read leave
     alone; None where that takes too many elements."""
     looked = {m.output: m for m in matches(program, [LOOKUP]) if not m.attrs["apart"]}
-    sizes = (program.types[v].elements * program.types[m.inputs[0]].shape[0] for v, m in looked.items())
+    sizes = (program.types[v].elements * lookup_of(program, m).found.rows for v, m in looked.items())
     if max(sizes, default=0) > MOST:
         return None
 
@@ -53,7 +54,9 @@ def tables(program: KernelGraph) -> dict[str, list[Match]]:
     reading, found = Reading(program), dict[int, list[Match]]()
     for match in matches(program, [LOOKUP]):
         table = reading.reshaped(match.inputs[0])
-        if not match.attrs["apart"] and table < program.input_count:
+        rows = lookup_of(program, match).found
+        dense = rows.first == 0 and rows.run == rows.columns == rows.step
+        if not match.attrs["apart"] and table < program.input_count and dense:
             found.setdefault(table, []).append(match)
     return {
         program.inputs[table].name: mine
@@ -75,7 +78,7 @@ def leaving_out(program: KernelGraph, name: str, inputs: Mapping[str, Array]) ->
     """Inputs by name, with whole numbers that are even where they say rows of this table."""
     reading, made = Reading(program), dict(inputs)
     for match in tables(program)[name]:
-        index = index_of(reading, match.output)
+        index, _ = parts_of_lookup(reading, match.output)
         if index < program.input_count:
             given = program.inputs[index].name
             made[given] = inputs[given] - np.mod(inputs[given], 2)
@@ -85,8 +88,8 @@ def leaving_out(program: KernelGraph, name: str, inputs: Mapping[str, Array]) ->
 def spoilt(program: KernelGraph, name: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Inputs by name, with no numbers in the rows of this table that these say nothing of."""
     reading, mine = Reading(program), tables(program)[name]
-    said = program.returning(tuple(dict.fromkeys(index_of(reading, match.output) for match in mine)))
-    (rows, _), table = program.types[mine[0].inputs[0]].shape, np.array(inputs[name], copy=True)
+    said = program.returning(tuple(dict.fromkeys(parts_of_lookup(reading, match.output)[0] for match in mine)))
+    rows, table = lookup_of(program, mine[0]).found.rows, np.array(inputs[name], copy=True)
     read = np.concatenate([np.ravel(numbers) for numbers in evaluate(said, inputs)])
     table.reshape(rows, -1)[~np.isin(np.arange(rows), read)] = np.nan
     return {**inputs, name: table}
