@@ -180,6 +180,11 @@ def trunc(b: Builder, x: Term) -> Term:
     return x if steps == 1 else multiply(b, _SIGN(b, x), floor(b, _ABS(b, x)))
 
 
+def has_steps(b: Builder, x: Value) -> bool:
+    """Whether x is a multiple of a known step, or a quotient of whole numbers: rounded to those, it is exact."""
+    return _quotient(b, x) is not None or denominator(b, x) is not None
+
+
 def _quotient(b: Builder, x: Value) -> tuple[Term, Term] | None:
     """The whole numbers of which x is the quotient."""
     op = b.definition(x)

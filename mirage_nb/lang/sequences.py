@@ -35,7 +35,19 @@ from mirage_nb.lang.builder import (
 from mirage_nb.lang.constants import Number, function_of
 from mirage_nb.lang.hints import NAMES
 from mirage_nb.lang.limits import MAX_STATEMENTS
-from mirage_nb.lang.lowering import ZERO, add, is_mask, is_whole, maximum, minimum, multiply, told, trunc
+from mirage_nb.lang.lowering import (
+    ROUND,
+    ZERO,
+    add,
+    has_steps,
+    is_mask,
+    is_whole,
+    maximum,
+    minimum,
+    multiply,
+    told,
+    trunc,
+)
 from mirage_nb.lang.masks import comparison, table
 from mirage_nb.lang.names import WHOLE
 from mirage_nb.lang.ranges import bounds
@@ -222,6 +234,8 @@ SPECIAL: dict[str, Callable[..., Result]] = {
     "_all": lambda b, x: Number.of(all(map(truth, elements(b, x)))),
     "sorted": lambda b, x: tuple(sorted(elements(b, x), key=_nearest)),
     "_limits": _limits,
+    "_has_steps": lambda b, x: Number.of(has_steps(b, x)),
+    "_nearest": lambda b, x: ROUND(b, x),
     "_rounded": lambda b, x, digits=ZERO: _round(x, digits),
     "_is_sequence": lambda b, x: Number.of(isinstance(x, tuple)),
     "_is_function": lambda b, x: Number.of(isinstance(x, Callee)),

@@ -148,3 +148,13 @@ def test_whole_numbers_of_a_byte_are_negative_too(line: str) -> None:
     held = {"X": names["X"], "W": names["W"].astype(float)}
     (found,) = evaluate(graph, [held[i.name] for i in graph.inputs])
     np.testing.assert_allclose(found, eval(line.replace("2 **", "2.0 **").replace("4 **", "4.0 **"), names), rtol=1e-12)
+
+
+def test_rounding_is_one_function_but_for_what_has_steps() -> None:
+    """A reader of eight bits took thirty operators; multiples of known steps are rounded exactly."""
+    graph = parse("X: f32[6]\nreturn torch.round(X)").graph
+    values = np.array([-2.5, -0.5, 0.49999999999999994, 1.5, np.inf, np.nan])
+    assert len(graph.ops) == 1
+    np.testing.assert_array_equal(evaluate(graph, [values])[0], np.round(values))
+    stepped = parse("I: i64[13]\nreturn torch.round(I / 6)").graph
+    np.testing.assert_array_equal(evaluate(stepped, [np.arange(-6.0, 7.0)])[0], np.round(np.arange(-6, 7) / 6))
