@@ -64,6 +64,11 @@ PROGRAMS = {
         "E: f32[4,40,16]\nI: i64[5]\nreturn softmax(take(E, I, axis=1))", "", "I",
     ),
     "elements of each row": Looked("X: f32[37,30]\nI: i64[37,4]\nreturn exp(torch.gather(X, 1, I)) * 2", "", "I"),
+    "elements of each column": Looked("X: f32[30,36]\nI: i64[4,36]\nreturn exp(torch.gather(X, 0, I))", "", "I"),
+    "numbers behind the first": Looked("E: f32[40,32]\nI: i64[3,9]\nreturn rms_norm(E[I[:, 1:]])", "E", "I"),
+    "numbers that are turned, and computed": Looked(
+        "E: f32[40,32]\nI: i64[3,8]\nreturn exp(E[I.T]) + E[I.T + 1]", "E", "I", operands=2,
+    ),
     "elements of parts of rows": Looked(
         "X: f32[5,7,40]\nI: i64[5,7,3]\nreturn tanh(torch.gather(X[:, :, 4:34], 2, I))", "", "I",
     ),

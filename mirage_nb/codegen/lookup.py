@@ -16,7 +16,7 @@ from mirage_nb.ir import ConstAttrs, KernelGraph, ThreadGraph
 from mirage_nb.predefined import Match
 from mirage_nb.predefined.lookups import lookup_of
 from mirage_nb.tile.index import named
-from mirage_nb.tile.resident.program import Table
+from mirage_nb.tile.resident.program import Numbers, Table
 
 THREADS = 256
 VECTOR_BYTES = 16
@@ -54,8 +54,11 @@ def lookup(index: int, match: Match, graph: KernelGraph) -> tuple[Launch, str]:
     width = next(w for w in (8, 4, 2, 1) if w <= widest and (w == 1 or lies.whole(0, w)))
     name, kind = f"kernel{index}", c_type(result.dtype)
     place = lies.place(named("e", result.elements), named("row", found.found.rows)).bare
-    statements, number = number_of([f"to_float(n{n}[line])" for n in range(len(found.numbers))], found.formula)
-    pointers = [f"const {c_type(dtype)}* __restrict__ n{n}" for n, dtype in enumerate(found.stored)]
+    tensors = dict(zip(found.numbers, found.stored, strict=True))
+    made = Numbers(tuple([*tensors].index(v) for v in found.numbers), found.formula, found.seen)
+    places = made.places(named("line", result.elements // found.found.columns))
+    statements, number = number_of([f"to_float(n{n}[{place.bare}])" for n, place in places], found.formula)
+    pointers = [f"const {c_type(dtype)}* __restrict__ n{n}" for n, dtype in enumerate(tensors.values())]
     stored = "found" if table.dtype is result.dtype else f"from_floats<{kind}>(to_floats(found))"
     text = TEXT.format(
         name=name, threads=THREADS, table=c_type(table.dtype), numbers=", ".join(pointers), result=kind, width=width,
@@ -63,5 +66,5 @@ def lookup(index: int, match: Match, graph: KernelGraph) -> tuple[Launch, str]:
         number=number,
         statements="".join(f"  {line}\n" for line in statements),
     )  # fmt: skip
-    args = tuple(TensorArg(v) for v in (*match.inputs, match.output))
+    args = tuple(TensorArg(v) for v in (found.table, *tensors, match.output))
     return Launch(name, (-(-result.elements // (THREADS * width)), 1, 1), THREADS, 0, args, index), text

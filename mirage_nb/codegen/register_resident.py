@@ -18,7 +18,7 @@ from mirage_nb.codegen.writer import Writer, c_type
 from mirage_nb.ir import AccumKind, BlockGraph, OpKind
 from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf
 from mirage_nb.optimize.around import around
-from mirage_nb.optimize.tables import line_leaf, table_leaf
+from mirage_nb.optimize.tables import line_leaves, table_leaf
 from mirage_nb.tile.index import Index, Multi, named
 from mirage_nb.tile.resident import program as resident
 from mirage_nb.tile.resident.program import ResidentProgram, deepest, result, within
@@ -110,23 +110,19 @@ class ResidentText:
         out.line(f"int {target}[{count}];  // rows of %{value}")
         with self._slots(form, anyway=True, run=run) as (place, index):
             slot, dim = layout.slot(form, place) // run, deepest(shape) if find.width > 1 else None
-            leaf = line_leaf(self.scope, table, within(index, form, shape), dim, find.width).without(self.asked)
-            line, inside = (leaf.element, leaf.each_inside) if find.each else (leaf.offset, leaf.inside)
+            numbers, at = self.program.numbers[find.numbers], within(index, form, shape)
+            leaves = line_leaves(self.scope, table, numbers, at, dim, find.width)
+            inside = (leaves[0].each_inside if find.each else leaves[0].inside).without(self.asked)
+            own = [f"to_float({n.pointer}[{n.element if find.each else n.offset}])" for n in leaves]
             with out.unrolled("v", many):
                 row = f"{target}[{(slot * many + named('v', many)).bare}]"
                 if inside:
                     out.line(f"{row} = -1;")
-                numbers = self.program.numbers[find.numbers]
                 apart = inside or numbers.formula is not None  # names of its own
                 with out.block(f"if ({inside})" if inside else "") if apart else nullcontext():
-                    number = self._number(numbers, line)
+                    statements, number = number_of(own, numbers.formula)
+                    out.lines(statements)
                     out.line(f"{row} = row_named({number}, {find.rows});")
-
-    def _number(self, numbers: resident.Numbers, line: str) -> str:
-        """The number of a line."""
-        statements, made = number_of([f"to_float(n{tensor}[{line}])" for tensor in numbers.tensors], numbers.formula)
-        self.out.lines(statements)
-        return made
 
     def _operand(self, value: int, slot: Index, at: Multi, dim: int | None, width: int) -> Leaf:
         """Where a vector of an operand lies; of one that is looked up, in the rows that were found in this slot."""

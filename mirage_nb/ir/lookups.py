@@ -48,13 +48,29 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What is counted in these extents, row-major, as places in a tensor: those of `first` and of so many steps."""
+
+    extents: Shape
+    steps: Shape
+    first: int = 0
+
+    @property
+    def last(self) -> int:
+        """The largest place."""
+        return self.first + sum((n - 1) * max(0, step) for n, step in zip(self.extents, self.steps, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class Lookup:
     """Where the elements of a value stand. Those of a line, row-major, stand in value `table` as `found` says, in the
     row whose number is what `formula` makes of the elements of that line of values `numbers`, or the only one of these;
-    they are 0 where this is no whole number from 0 on and below the rows. stored: the types of `numbers`."""
+    they are 0 where this is no whole number from 0 on and below the rows. stored: the types of `numbers`; seen: which
+    element of each is that of a line, by what all of these make of its number, one after the other."""
 
     table: int
     numbers: tuple[int, ...]
     formula: ThreadGraph | None
     found: Rows
     stored: tuple[DType, ...]
+    seen: tuple[tuple[Seen, ...], ...]

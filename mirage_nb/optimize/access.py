@@ -88,6 +88,10 @@ class Conditions(tuple[str, ...]):
     def __str__(self) -> str:
         return " && ".join(self)
 
+    def without(self, asked: Collection[str]) -> Conditions:
+        """Where some of them hold."""
+        return Conditions(c for c in self if c not in asked)
+
 
 ALWAYS = Conditions()
 
@@ -114,8 +118,7 @@ class Leaf:
 
     def without(self, asked: Collection[str]) -> Leaf:
         """Where some conditions hold."""
-        left = [Conditions(c for c in every if c not in asked) for every in (self.inside, self.each_inside)]
-        return replace(self, inside=left[0], each_inside=left[1])
+        return replace(self, inside=self.inside.without(asked), each_inside=self.each_inside.without(asked))
 
 
 def swizzled_offset(layout: SharedLayout, index: Multi) -> str:

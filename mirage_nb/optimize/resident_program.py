@@ -17,7 +17,7 @@ from mirage_nb.optimize.access import Leaf, Scope, operand_leaf, part_leaf
 from mirage_nb.optimize.around import around
 from mirage_nb.optimize.overlap import Overlap
 from mirage_nb.optimize.register_resident import Resident
-from mirage_nb.optimize.tables import line_leaf, numbers_of, tables_of
+from mirage_nb.optimize.tables import is_whole, numbers_of, tables_of
 from mirage_nb.tile.index import Index, Multi
 from mirage_nb.tile.resident import program as resident
 from mirage_nb.tile.resident.program import ResidentProgram, deepest, result, within
@@ -160,7 +160,7 @@ class _Planner:
         """Whether they are a vector where they lie."""
         dim, width = deepest(self.scope.shape(value)), self._width(value)
         if (table := self.tables.get(value)) is not None:
-            return line_leaf(self.scope, table, self._place(value), dim, width).whole
+            return is_whole(self.scope, table, self._place(value), dim, width)
         return operand_leaf(self.scope, self.inputs[value], self._place(value), Index(), dim, width).whole
 
     def _pays_around(self, value: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from mirage_nb.ir import BlockGraph, DType, InIterAttrs
 from mirage_nb.ir.lookups import Lookup
@@ -30,7 +31,7 @@ def numbers_of(looked: Mapping[int, Lookup]) -> tuple[Numbers, ...]:
 
 
 def _made(lookup: Lookup, place: Mapping[int, int]) -> Numbers:
-    return Numbers(tuple(place[value] for value in lookup.numbers), lookup.formula)
+    return Numbers(tuple(place[value] for value in lookup.numbers), lookup.formula, lookup.seen)
 
 
 def tables_of(
@@ -48,9 +49,17 @@ def tables_of(
     return tuple(found)
 
 
-def line_leaf(scope: Scope, table: Table, index: Multi, dim: int | None, width: int) -> Leaf:
-    """The lines of `width` elements along `dim` of the tile of an operand, the first at `index`."""
-    return _leaf(scope, table, "", index, dim, width, table.line)
+def line_leaves(
+    scope: Scope, table: Table, numbers: Numbers, index: Multi, dim: int | None, width: int
+) -> list[Leaf]:  # fmt: skip
+    """The elements that make the numbers of the lines of `width` elements along `dim` of the tile of an operand, the
+    first at `index`."""
+
+    def place(n: int, element: Index) -> Index:
+        return [*numbers.places(table.line(element))][n][1]
+
+    pointers = [f"n{tensor}" for tensor in numbers.tensors]
+    return [_leaf(scope, table, name, index, dim, width, partial(place, n)) for n, name in enumerate(pointers)]
 
 
 def table_leaf(scope: Scope, table: Table, find: Find, slot: Index, index: Multi, dim: int | None, width: int) -> Leaf:
@@ -80,3 +89,8 @@ def _leaf(
     whole = dim is not None and table.whole(dim, width)
     leaf = Leaf(pointer, first.bare, each.bare, whole, dim is not None)
     return masked(leaf, at, shape, block.overhanging(attrs), dim, width)
+
+
+def is_whole(scope: Scope, table: Table, index: Multi, dim: int | None, width: int) -> bool:
+    """Whether a vector lies within a row, before the end of its tensor."""
+    return _leaf(scope, table, "", index, dim, width, table.line).whole

@@ -11,9 +11,10 @@ from dataclasses import replace
 from itertools import count
 
 from mirage_nb.ir import DType, KernelGraph, Op, OpKind, TensorType, ThreadGraph
-from mirage_nb.ir.lookups import Lookup, Rows
+from mirage_nb.ir.lookups import Lookup, Rows, Seen
+from mirage_nb.ir.ops import Shape
 from mirage_nb.ir.rewrite import Rewrite
-from mirage_nb.ir.windows import Share, Window, windows
+from mirage_nb.ir.windows import Share, Window, row_major, windows
 from mirage_nb.predefined.patterns import numbers_of, parts_of_lookup, seen_table
 from mirage_nb.predefined.reading import Reading
 from mirage_nb.predefined.rows import LOOKUP, Match
@@ -22,9 +23,12 @@ from mirage_nb.targets import SECTOR_BYTES
 
 def lookup_of(graph: KernelGraph, match: Match) -> Lookup:
     """Where the elements of what a match of the row `lookup` makes stand."""
-    r, (base, *numbers) = Reading(graph), match.inputs
-    index, table = parts_of_lookup(r, match.output)
-    stored, formula = tuple(graph.types[v].dtype for v in numbers), _formula(r, index, numbers)
+    r, base = Reading(graph), match.inputs[0]
+    index, table, turned = parts_of_lookup(r, match.output)
+    leaves = numbers_of(r, index)[0]
+    windows, formula = [r.window(v) for v in leaves], _formula(r, index, leaves)
+    numbers, stored = tuple(r.reshaped(w.base) for w in windows), tuple(graph.types[v].dtype for v in leaves)
+    seen = tuple((*turned, *_seen(r.shape(v), window)) for v, window in zip(leaves, windows, strict=True))
     shape = graph.types[match.output].shape
     if match.attrs["apart"]:
         window, extents = seen_table(r, table, 0)
@@ -35,7 +39,13 @@ def lookup_of(graph: KernelGraph, match: Match) -> Lookup:
         window, (rows, *inner) = seen_table(r, table, r.shape(table)[0])
         step, inside = window.strides[0], window.strides[1:]
         found = Rows(rows, step, shape[:-1], (0,) * len(shape[:-1]), (*inner,), inside, window.offset)
-    return Lookup(base, (*numbers,), formula, found, stored)
+    return Lookup(base, numbers, formula, found, stored, seen)
+
+
+def _seen(shape: Shape, window: Window) -> tuple[Seen, ...]:
+    """Where the elements of a window lie, row-major; nothing is said of all of a tensor."""
+    dense = window.offset == 0 and window.strides == row_major(shape)
+    return () if dense else (Seen(shape, window.strides, window.offset),)
 
 
 def _formula(r: Reading, index: int, numbers: Sequence[int]) -> ThreadGraph | None:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from mirage_nb.ir import HALVES, OPS, DType, OpKind, RunningAttrs, Trait, WhereAttrs
+from mirage_nb.ir import HALVES, OPS, DType, OpKind, RunningAttrs, Trait, TransposeAttrs, WhereAttrs
 from mirage_nb.ir.fields import INDEX_LIMIT
+from mirage_nb.ir.lookups import Seen
 from mirage_nb.ir.windows import Window, row_major
 from mirage_nb.predefined.masks import Band, Triangle, band, triangle
 from mirage_nb.predefined.reading import Reading
@@ -109,23 +110,25 @@ def lookup(r: Reading, value: int) -> Found | None:
         lined = len(lead) == len(shape) - 1 and all(n in (1, most) for n, most in zip(lead, shape, strict=False))
         whole = lined and r.shape(table)[-1:] == rows and summed[1] == len(shape) - 1
         shape = shape if whole and chosen.attrs == WhereAttrs() else ()
-    index = _numbered(r, hot, shape) if shape else None
-    if index is None:
+    numbered = _numbered(r, hot, shape) if shape else None
+    if numbered is None:
         return None
+    index, _ = numbered
     table = seen_table(r, table, 0 if attrs["apart"] else shape[-1])[0].base
     types = [r.graph.types[v] for v in (table, index, value)]
     able = all(t.dtype in FLOATS and t.elements < INDEX_LIMIT for t in types)
-    return Found((table, *numbers_of(r, index)[0]), attrs) if able else None
+    numbers = (r.reshaped(r.window(v).base) for v in numbers_of(r, index)[0])
+    return Found((table, *dict.fromkeys(numbers)), attrs) if able else None
 
 
-def parts_of_lookup(r: Reading, value: int) -> tuple[int, int]:
-    """The numbers of a lookup, and its table as it is read."""
+def parts_of_lookup(r: Reading, value: int) -> tuple[int, int, tuple[Seen, ...]]:
+    """The numbers of a lookup, its table as it is read, and which number is that of a line."""
     product, summed = r.op(value, OpKind.MATMUL), r.folded(value, OpKind.SUM)
     op = product if product is not None else r.op(summed[0], OpKind.WHERE) if summed is not None else None
     assert op is not None
     found = _numbered(r, op.inputs[0], r.shape(op.inputs[0]))
     assert found is not None
-    return found, op.inputs[1]
+    return found[0], op.inputs[1], found[1]
 
 
 def seen_table(r: Reading, table: int, rows: int) -> tuple[Window, tuple[int, ...]]:
@@ -133,10 +136,7 @@ def seen_table(r: Reading, table: int, rows: int) -> tuple[Window, tuple[int, ..
     that is a window of."""
     origin = r.reshaped(table)
     value = origin if r.shape(origin)[:1] == (rows,) == r.shape(table)[:1] else table
-    window = r.windows.get(value)
-    if window is None or any(places is not None for places in window.inside):
-        shape = r.shape(value)
-        window = Window(value, r.graph.types[value].elements, 0, row_major(shape), (None,) * len(shape))
+    window = r.window(value)
     return replace(window, base=r.reshaped(window.base)), r.shape(value)
 
 
@@ -167,15 +167,27 @@ def numbers_of(r: Reading, index: int) -> tuple[tuple[int, ...], tuple[int, ...]
         inside.append(value)
 
     trace(index)
-    given = all(value < r.graph.input_count for value in leaves)
+    given = all(r.reshaped(r.window(value).base) < r.graph.input_count for value in leaves)
     if not given or len(inside) > MOST_COMPUTED or not 0 < len(leaves) <= MOST_LEAVES:
         return (index,), ()
     return (*leaves,), (*inside,)
 
 
-def _numbered(r: Reading, hot: int, shape: tuple[int, ...]) -> int | None:
+def _numbered(r: Reading, hot: int, shape: tuple[int, ...]) -> tuple[int, tuple[Seen, ...]] | None:
     """The numbers where a value of this shape is 1 in the places along its last dimension that these number, one for
-    each row, and 0 elsewhere."""
+    each row, and 0 elsewhere; and which of them is that of a row, where it is turned."""
+    turn = r.op(hot, OpKind.TRANSPOSE)
+    if turn is not None and len(shape) > 1 and isinstance(turn.attrs, TransposeAttrs) and r.shape(hot) == shape:
+        (source,), perm = turn.inputs, turn.attrs.perm
+        found = _numbered(r, source, r.shape(source)) if perm[-1] == len(perm) - 1 else None
+        if found is None:
+            return None
+        steps = row_major(r.shape(source)[:-1])
+        return found[0], (Seen(shape[:-1], tuple(steps[dim] for dim in perm[:-1])), *found[1])
+    if (view := r.op(hot, OpKind.RESHAPE)) is not None:
+        (source,) = view.inputs
+        same = r.shape(hot) == shape and r.shape(source)[-1:] == shape[-1:]
+        return _numbered(r, source, r.shape(source)) if same else None
     cast = r.op(hot, OpKind.CAST)  # every type has 0 and 1
     away = r.formula(hot if cast is None else cast.inputs[0], ZERO)
     difference = r.op(away, OpKind.SUB) if away is not None else None
@@ -183,7 +195,7 @@ def _numbered(r: Reading, hot: int, shape: tuple[int, ...]) -> int | None:
         counted, lined = r.op(r.reshaped(place), OpKind.ARANGE), r.shape(place)[-1:] == shape[-1:]
         is_place = counted is not None and lined and r.graph.types[place].elements == shape[-1]
         if is_place and r.shape(number) == (*shape[:-1], 1) and r.shape(hot) == shape:
-            return r.reshaped(number)
+            return r.reshaped(number), ()
     return None
 
 

@@ -45,6 +45,13 @@ class Reading:
         """The values that are windows of others."""
         return views(self.graph)
 
+    def window(self, value: int) -> Window:
+        """Where a value lies in another one, all of whose elements are there; in itself, where it is no such window."""
+        found, shape = self.windows.get(value), self.shape(value)
+        if found is None or any(places is not None for places in found.inside):
+            return Window(value, self.graph.types[value].elements, 0, row_major(shape), (None,) * len(shape))
+        return found
+
     def op(self, value: int, *kinds: OpKind) -> Op | None:
         """The pre-defined operator that makes a value, if it is of one of these kinds (none given: of any)."""
         found = self._maker.get(value)

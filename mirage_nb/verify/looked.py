@@ -19,7 +19,7 @@ from mirage_nb.interp.reference import FloatAlgebra
 from mirage_nb.ir import BlockGraph, ThreadGraph
 from mirage_nb.ir.ops import Shape
 from mirage_nb.tile.resident.program import Numbers, Table
-from mirage_nb.tile.resident.run import Sources
+from mirage_nb.tile.resident.run import Sources, seen_at
 
 Array = NDArray[Any]
 Box = tuple[slice, ...]
@@ -107,7 +107,8 @@ class Drawn(Generic[T]):
         for tensor in range(1 + max((n for way in ways for n in way.tensors), default=-1)):
             mine = [t for t in tables if tensor in ways[t.numbers].tensors]
             rows = min((t.found.rows for t in mine), default=1)
-            named = rng.integers(0, rows, max((places[t.value].lines for t in mine), default=1)).astype(float)
+            counts = (_size(ways[t.numbers], tensor, places[t.value].lines) for t in mine)
+            named = rng.integers(0, rows, max(counts, default=1)).astype(float)
             named[rng.random(named.size) < 0.2] = rows - 1
             if any(way.formula is not None and tensor in way.tensors for way in ways):  # of what is between two of them
                 named = named + np.where(rng.random(named.size) < 0.5, rng.random(named.size), 0.0)
@@ -115,7 +116,7 @@ class Drawn(Generic[T]):
             tensors.append(np.where(rng.random(named.size) < 0.2, none, named))
 
         def number(way: Numbers, line: Array) -> Array:
-            own = [tensors[tensor][line] for tensor in way.tensors]
+            own = [tensors[n][seen_at(line, looks)] for n, looks in zip(way.tensors, way.seen, strict=True)]
             return own[0] if way.formula is None else made(way.formula, own)
 
         sizes = {t.value: t.found.last + 1 for t in tables}
@@ -130,6 +131,12 @@ class Drawn(Generic[T]):
             return self.places[value].along(boxes[value])
 
         return Sources(self.tables, self.sizes, self.tensors, made, along)
+
+
+def _size(way: Numbers, tensor: int, lines: int) -> int:
+    """Elements that a tensor has at least, of which numbers of so many lines are made."""
+    mine = (looks for n, looks in zip(way.tensors, way.seen, strict=True) if n == tensor)
+    return max(looks[-1].last + 1 if looks else lines for looks in mine)
 
 
 def _found(places: Places, table: Any, numbers: Callable[[Array], Array]) -> Any:

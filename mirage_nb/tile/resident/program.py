@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from mirage_nb.ir import AccumKind, BlockGraph, TensorType, ThreadGraph
-from mirage_nb.ir.lookups import Rows
+from mirage_nb.ir.lookups import Rows, Seen
 from mirage_nb.tile.index import Index, Multi, broadcast_index, linear, named, unravel
 from mirage_nb.tile.roles.program import LANES, flat
 from mirage_nb.tile.rules.placement import Place
@@ -250,10 +251,21 @@ class Access(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A number for each line: what a formula makes of its elements of these tensors, or that of the only one."""
+    """A number for each line: what a formula makes of its elements of these tensors, or that of the only one. seen: of
+    each tensor, which element that is (`ir.lookups.Lookup`)."""
 
     tensors: Extents
     formula: ThreadGraph | None = None
+    seen: tuple[tuple[Seen, ...], ...] = ()
+
+    def places(self, line: Index) -> Iterator[tuple[int, Index]]:
+        """Tensors, and which of its elements is that of a line."""
+        for tensor, looks in zip(self.tensors, self.seen, strict=True):
+            place = line
+            for look in looks:
+                pairs = zip(unravel(place, look.extents), look.steps, strict=True)
+                place = sum((part * step for part, step in pairs), start=Index(const=look.first))
+            yield tensor, place
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.ir import AccumKind, DimAttrs, InIterAttrs, OpKind, RunningAttrs, ThreadGraph
+from mirage_nb.ir.lookups import Seen
 from mirage_nb.tile.machine import NOTHING, Machine
 from mirage_nb.tile.resident import program as resident
 from mirage_nb.tile.resident.program import RegisterLayout, ResidentProgram, result
@@ -56,6 +57,14 @@ class Sources:
     tensors: Sequence[NDArray[Any]]
     made: Callable[[ThreadGraph, Sequence[NDArray[Any]]], NDArray[Any]]
     places: Callable[[int], tuple[Indices, ...]]
+
+
+def seen_at(line: Indices, looks: Sequence[Seen]) -> Indices:
+    """Which elements of a tensor are those of lines."""
+    for look in looks:
+        parts = np.unravel_index(line, look.extents)
+        line = np.asarray(look.first + sum(part * step for part, step in zip(parts, look.steps, strict=True)))
+    return line
 
 
 @lru_cache(maxsize=32)
@@ -203,7 +212,8 @@ class Run(Machine[ResidentProgram]):
         if not find.each:
             element = np.repeat(element[..., :: find.width], find.width, -1)[..., : element.shape[-1]]
         numbers, line = self.program.numbers[find.numbers], np.clip(element, 0, None) // table.found.columns
-        own = [self.sources.tensors[tensor].reshape(-1)[line] for tensor in numbers.tensors]
+        pairs = zip(numbers.tensors, numbers.seen, strict=True)
+        own = [self.sources.tensors[tensor][seen_at(line, looks)] for tensor, looks in pairs]
         found = own[0] if numbers.formula is None else self.sources.made(numbers.formula, own)
         named = (element >= 0) & (found >= 0) & (found < find.rows) & (found == np.floor(found))
         self.rows[find.value] = np.where(named, found, -1).astype(np.int64)

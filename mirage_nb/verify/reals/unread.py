@@ -78,7 +78,7 @@ def leaving_out(program: KernelGraph, name: str, inputs: Mapping[str, Array]) ->
     """Inputs by name, with whole numbers that are even where they say rows of this table."""
     reading, made = Reading(program), dict(inputs)
     for match in tables(program)[name]:
-        index, _ = parts_of_lookup(reading, match.output)
+        index = reading.window(parts_of_lookup(reading, match.output)[0]).base
         if index < program.input_count:
             given = program.inputs[index].name
             made[given] = inputs[given] - np.mod(inputs[given], 2)
