@@ -33,7 +33,7 @@ from mirage_nb.search.saturation.semantics import Semantics
 from mirage_nb.search.saturation.values import BLOCK, ITER, Value
 from mirage_nb.search.space import Budget, Configuration, Effort, configurations, last_grids, why_refused
 from mirage_nb.search.structure import Source, Structure
-from mirage_nb.search.two_kernels import Pairing, Second, kernel_of, offers
+from mirage_nb.search.two_kernels import Pairing, Second, concats, kernel_of, offers
 from mirage_nb.targets import DEFAULT_TARGET, TARGETS
 
 T = TypeVar("T")
@@ -50,6 +50,8 @@ NEAR = 1.5
 """What is estimated at more than this many times the best of all is not kept for its number of kernels."""
 SMALL_PIECE = 2
 """Matmuls of a piece that may be computed by two kernels."""
+JOINED = 64
+"""Graphs that are read of one kernel for every operator that joins a maximum, or follows from that."""
 MORE = "; a higher effort takes more"
 """What can be done about a cap of the effort."""
 MAX_FINAL_SETS = 64
@@ -242,7 +244,11 @@ class _Explorer:
         """The graphs of this configuration that compute the program in one kernel, smallest first."""
         roots = list(root_sets(closure, semantics, self.cut))
         graphs = Extraction(closure.values)
-        for chosen, roots_ in self.choices(graphs, roots, lambda chosen: splits(closure, chosen)):
+        most = self.effort.structures
+        found = self.choices(graphs, roots, lambda c: splits(closure, c), most=max(most, JOINED * semantics.joining))
+        if semantics.joining:  # running maxima, which take an operator more, come before axes that are kept whole
+            found = iter(sorted(found, key=lambda one: concats(one[0]))[:most])
+        for chosen, roots_ in found:
             kernel = kernel_of(closure, graphs, chosen, roots_)
             structure = Structure((kernel,), tuple(Source(output, 0) for output in range(len(roots_))))
             yield structure
@@ -274,7 +280,7 @@ class _Explorer:
             second = self.close(semantics, grid, loop, leaves, sample)
             roots = list(root_sets(second, semantics, self.cut))
             graphs = Extraction(second.values)
-            for chosen, roots_ in self.choices(graphs, roots, accepted(second, pairing), semantics.joining):
+            for chosen, roots_ in self.choices(graphs, roots, accepted(second, pairing), more=semantics.joining):
                 pairing.add(Second(second, graphs, chosen, roots_, pairing.needs(chosen)))
         if pairing.topped:
             self.reached.add("max_block_ops")
@@ -284,11 +290,14 @@ class _Explorer:
         self.cut += [f"two kernels: {what}" for what in sorted(pairing.left_out)]
 
     def choices(
-        self, graphs: Extraction, roots: Sequence[tuple[int, ...]], accept: Callable[[Choice], bool], more: int = 0
-    ) -> Iterator[tuple[Choice, tuple[int, ...]]]:
+        self, graphs: Extraction, roots: Sequence[tuple[int, ...]], accept: Callable[[Choice], bool], *,
+        more: int = 0, most: int = 0,
+    ) -> Iterator[tuple[Choice, tuple[int, ...]]]:  # fmt: skip
         """Accepted graphs for any of the root sets, smallest first, up to the effort's size and number. What one output
         does behind its sum others may do behind theirs: each of these may take an operator more; all, so many `more`.
+        `most`: another number.
         """
+        most = most or self.effort.structures
         top = self.budget.max_block_ops
         extra = self.effort.extra + more + max((len({*r}) for r in roots), default=1) - 1
         sizes = [size for r in roots if (size := graphs.minimum(sorted(set(r)), top, self.halted)) is not None]
@@ -307,7 +316,7 @@ class _Explorer:
             for r in roots:
                 for chosen in graphs.graphs(sorted(set(r)), size, self.halted):
                     looked += 1
-                    if found == self.effort.structures or looked > LOOKED_AT * self.effort.structures:
+                    if found == most or looked > LOOKED_AT * self.effort.structures:
                         self.cut.append(f"{self.configuration}: only the {found} smallest graphs are taken{MORE}")
                         return
                     if accept(chosen):

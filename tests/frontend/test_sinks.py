@@ -16,8 +16,14 @@ from torch import Tensor
 import mirage_nb
 from mirage_nb.interp import evaluate
 from mirage_nb.ir import KernelGraph, OpKind
+from mirage_nb.optimize import plan
+from mirage_nb.search import EFFORTS, configurations, instances, prepare
+from mirage_nb.targets import TARGETS
+from mirage_nb.tile.roles.program import Program
 from tests.frontend.traced import Backend, regions_of
+from tests.search.explored import explored
 
+H200 = TARGETS["h200"]
 ROWS, KEYS, D, HEADS, GROUPS = 6, 9, 4, 4, 2
 
 
@@ -93,3 +99,34 @@ def test_as_regions(form: Attention) -> None:
     given = inputs(torch.float32)
     torch.testing.assert_close(torch.compile(form, backend=backend)(*given), form(*given), rtol=2e-3, atol=2e-3)
     assert backend.replaced
+
+
+class Prompt(torch.nn.Module):
+    """Heads share keys, rows see so many keys back; sinks or none."""
+
+    def __init__(self, sunk: bool) -> None:
+        super().__init__()
+        self.sunk = sunk
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+        groups, rows = q.shape[1] // k.shape[1], torch.arange(q.shape[2])
+        keys, values = (x[:, :, None].expand(-1, -1, groups, -1, -1).reshape(q.shape) for x in (k, v))
+        back = rows[:, None] - rows
+        scores = (q @ keys.mT * 0.125).masked_fill(~((back >= 0) & (back < 10_000)), -torch.inf)
+        if not self.sunk:
+            return torch.softmax(scores, -1) @ values
+        sink = sinks.reshape(1, -1, 1, 1).expand(*q.shape[:-1], 1)
+        return torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1] @ values
+
+
+@pytest.mark.parametrize("sunk", [False, True])
+def test_prompts_have_the_kernels_whose_warps_have_roles(sunk: bool) -> None:
+    """Of a piece few graphs are read, the smallest first: those that keep whole axes are no better for being smaller.
+    And rows that are numbered as keys are have maxima, which are none of the program's."""
+    shapes = (1, 64, 2048, 64), (1, 8, 2048, 64), (1, 8, 2048, 64), (64,)
+    graph = mirage_nb.from_torch(Prompt(sunk), [torch.empty(shape, dtype=torch.bfloat16) for shape in shapes]).graph
+    prepared, effort = prepare(graph), EFFORTS["standard"]
+    configuration = next(c for c in configurations(prepared, effort) if c.single)
+    structures = explored(prepared, configuration, effort).structures
+    best = min((i for s in structures for i in instances(s, prepared, H200, 1)), key=lambda i: i.cost.us)
+    assert any(isinstance(getattr(kernel, "program", None), Program) for kernel in plan(best.graph, H200).kernels)

@@ -165,6 +165,8 @@ class Semantics:
         made: list[Value] = []
         for node in self.prepared.program:
             made.append(self._evaluated(node, made))
+            if made[-1].peak is not None:
+                self._rows[made[-1].expr] = self._left_of(node, made)
         self.program = tuple(made)
         self.program_types = tuple(value.type for value in made)
         self.joining = self._joining()
@@ -177,6 +179,15 @@ class Semantics:
             if operator.kind is OpKind.SUB and (peak := made[args[1]].peak) is not None:
                 self.lowered.add((made[args[0]].print, prints(peak)))
         return [made[index] for index in self.prepared.outputs]
+
+    def _left_of(self, node: Node, made: list[Value]) -> frozenset[SubAxis]:
+        """The axes that a maximum of the program has as a whole."""
+        operator, args = node
+        every = (self._rows.get(made[a].expr, self.algebra.free_axes(made[a].expr)) for a in args)
+        left = frozenset[SubAxis]().union(*every)
+        if operator.kind is OpKind.MAX:
+            left = left.difference(self.parts(operator.axis, self.prepared.axes[operator.axis].full))
+        return left
 
     def _joining(self) -> int:
         """The operators of the program that join maxima, and that follow from these for rows: so many more stand behind
@@ -271,10 +282,7 @@ class Semantics:
             case OpKind.SUM | OpKind.RESCALED_SUM:
                 return algebra.sum(self.parts(operator.axis, mask), a)
             case OpKind.MAX:
-                made = a if args[0].peak is not None else algebra.function("max", a)
-                parts = self.parts(operator.axis, self.prepared.axes[operator.axis].full)
-                self._rows[made] = self._rows.get(made, algebra.free_axes(made)).difference(parts)
-                return made
+                return a if args[0].peak is not None else algebra.function("max", a)
             case OpKind.ACCUM if operator.accum in (AccumKind.SUM, AccumKind.RESCALE):
                 return algebra.sum(self.parts(operator.axis, mask), a)
             case OpKind.ACCUM:
@@ -289,19 +297,15 @@ class Semantics:
             case OpKind.EXP:
                 return algebra.exp(a)
             case kind if kind in OPAQUE_PAIRS:
-                made = algebra.function(function_name(operator), algebra.add(a, args[1].expr))
-                if raises(operator, args):
-                    own = (self._rows.get(arg.expr, algebra.free_axes(arg.expr)) for arg in args)
-                    self._rows[made] = frozenset().union(*own)
-                return made
+                return algebra.function(function_name(operator), algebra.add(a, args[1].expr))
             case _:
                 return algebra.function(function_name(operator), a)
 
     def _taken_off(self, a: Value, m: Value) -> int:
         """The expression of a maximum that is taken off a value. Parts of a maximum have one expression with the whole
         of it, so it depends on what was folded; of a value that does not, it is taken off as a whole."""
-        rows, axes = self._rows[m.expr], self.algebra.free_axes(m.expr)
-        if not self.algebra.free_axes(a.expr).isdisjoint(axes - rows):
+        rows, axes = self._rows.get(m.expr), self.algebra.free_axes(m.expr)
+        if rows is None or not self.algebra.free_axes(a.expr).isdisjoint(axes - rows):
             return m.expr
         return self.algebra.symbol(f"the whole of {m.expr} along {sorted(map(str, rows))}", rows)
 
