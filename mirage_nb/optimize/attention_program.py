@@ -181,7 +181,8 @@ class _Planner(OnGrid):
         self.key, self.chosen = marks.key(made), True
         for mask in self.masks:
             with suppress(_OtherBlock):  # what is asked of scores is not known beforehand
-                values.append(self._value(found, nodes[mask].inputs[0], (ROWS, KEYS)))
+                axes = broadcast_axes(_padded((ROWS, KEYS), nodes[mask].shape), nodes[nodes[mask].inputs[0]].shape)
+                values.append(self._value(found, nodes[mask].inputs[0], axes))
         body = (*self.once.values(), *self.ahead, *found)
         self.once, self.ahead = {}, []
         return marks.mark_of(made, self.target.shared_per_block, body, values, self.keys.end, self.tiles)

@@ -116,6 +116,10 @@ def padding(b: Block, row: int, key: int, read: Any) -> tuple[int, ...]:
     return (b.op(OpKind.GREATER, read(0, "keys"), b.const(Fraction(0))),)
 
 
+def as_it_is(b: Block, row: int, key: int, read: Any) -> tuple[int, ...]:
+    return (read(0, "keys"),)
+
+
 def hidden(b: Block, row: int, key: int, read: Any) -> tuple[int, ...]:
     """Keys that are left out where a number says so, as `masked_fill` has it."""
     one = b.const(Fraction(1))
@@ -154,6 +158,8 @@ FORMS: dict[str, KernelGraph] = {
     "lengths": hiding((tensor((HEADS, 1, 1), DType.F32),), lengths),
     "padding": hiding((PER_HEAD,), padding),
     "padding in bytes": hiding((tensor((HEADS, 1, T), DType.BOOL),), padding),
+    "a line": hiding((VECTOR,), padding),
+    "a line of truth values": hiding((tensor((T,), DType.BOOL),), as_it_is),
     "what is left out": hiding((PER_HEAD,), hidden),
     "both paddings": hiding((PER_HEAD, PER_HEAD), both_paddings),
     "lengths, hanging over": hiding((tensor((HEADS, 1, 1), DType.F32),), lengths, t=T - 20),
@@ -182,6 +188,8 @@ def random_data(form: str, rng: np.random.Generator) -> Data:
         return (np.where(rng.random(t) < rng.choice([0, 0, 0.01]), np.nan, numbers),)
     if form.startswith("lengths"):
         return (rng.choice([0, 1, 63, 64, 65, 130, T - 65, t, t + 9, rng.integers(t)], (HEADS, 1, 1)).astype(float),)
+    if form.startswith("a line"):
+        return (rng.integers(0, 2, 8)[runs()],)
     masks = [
         np.stack([rng.integers(0, 2, 8)[runs()] * rng.choice([0, 1, 1, 1]) for _ in range(HEADS)])[:, None]
         for _ in range(2)
@@ -248,6 +256,8 @@ def test_hidden_tiles_are_not_read() -> None:
     kept = np.tile(np.arange(T) // 64 == 1, (HEADS, 1, 1))
     assert poisoned("padding in bytes", (kept,), slice(128, 256))
     assert poisoned("padding in bytes", (kept,), slice(0, 64))
+    assert poisoned("a line", (kept[0, 0],), slice(0, 64))
+    assert poisoned("a line of truth values", (kept[0, 0],), slice(128, 256))
     assert poisoned("what is left out", (~kept,), slice(0, 64))
     assert not poisoned("what is left out", (~kept,), slice(64, 128))
 
