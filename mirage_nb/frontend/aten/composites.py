@@ -11,13 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from mirage_nb.frontend.aten.borrowed import borrowed, first
 from mirage_nb.frontend.aten.folds import variance
 from mirage_nb.frontend.aten.products import slim
 from mirage_nb.frontend.aten.terms import At, Held, Left, Result, Row, narrowest, number
+from mirage_nb.interp import evaluate
 from mirage_nb.lang import lowering, norms, reductions, views
 from mirage_nb.lang.builder import Builder, Term, Value
 from mirage_nb.lang.ranges import bounds, raised
+
+FIXED = 2**22
+"""Elements of a mask that is looked at."""
 
 
 def _along(lower: Callable[[Builder, Value, int], Term]) -> Row:
@@ -62,8 +68,19 @@ def attention(
     shared = len(b.shape(q)) > 3 and b.shape(q)[-3] != b.shape(k)[-3]
     given = (query, key, value) if shared else (Held(slim(b, q)), key, Held(slim(b, v)))
     mask = None if attn_mask is None else replace(attn_mask, term=narrowest(b, at.tensor(attn_mask)))
-    made = borrowed("_attended")(at, *given, mask, is_causal, scale, shared, True)
+    zeros = mask is not None and not _leaves_some(b, mask.term)
+    made = borrowed("_attended")(at, *given, mask, is_causal, scale, shared, zeros)
     return views.reshaped(b, b.tensor(made, "attention"), at.shape)
+
+
+def _leaves_some(b: Builder, mask: Value) -> bool:
+    """Whether a mask that is the same in every call leaves something of each row."""
+    if math.prod(b.shape(mask)) > FIXED or any(b.definition(value) is None for value in b.needed([mask])):
+        return False
+    graph, _ = b.finish((("mask", mask),))
+    unread = [np.broadcast_to(np.float32(0), i.type.shape) for i in graph.inputs]
+    (kept,) = evaluate(graph, unread, np.float32)
+    return bool((kept > (0 if lowering.is_mask(b, mask) else -np.inf)).any(axis=-1).all())
 
 
 def _flash(
