@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mirage_nb.frontend.compiled.regions import find_regions
 from mirage_nb.targets import find_target
-from tests.frontend.traced import Backend
+from tests.frontend.traced import Backend, anew
 
 
 def normalised(x: torch.Tensor) -> torch.Tensor:
@@ -29,7 +29,7 @@ def test_a_table_of_numbers_parts_no_model(dynamic: bool) -> None:
     torch._dynamo.reset()
     backend = Backend()
     options = {"remainder": "inductor"}
-    with torch._inductor.config.patch(force_disable_caches=True):
+    with anew():
         compiled = torch.compile(normalised, backend=backend, dynamic=dynamic, options=options)
         for batch in (2, 3):
             x = torch.rand(batch, 3, 4, 4, requires_grad=True)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import mirage_nb
-from tests.frontend.traced import Backend
+from tests.frontend.traced import Backend, anew
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_images_of_sizes_that_are_not_fixed_lie_as_they_did() -> None:
     """PyTorch's compiler would have the last convolution's channels lie last."""
     layers = nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv2d(8, 4, 3)
     model, backend = nn.Sequential(*layers).eval(), Backend()
-    with torch._inductor.config.patch(force_disable_caches=True):
+    with anew():
         compiled = torch.compile(model, backend=backend, dynamic=True, options={"remainder": "inductor"})
         for batch in (2, 3):
             x = torch.randn(batch, 3, 6, 6)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +19,13 @@ from mirage_nb.frontend.compiled.regions import Regions, find_regions
 from mirage_nb.frontend.compiled.report import Reports
 from mirage_nb.ir import KernelGraph
 from mirage_nb.targets import find_target
+
+
+@contextlib.contextmanager
+def anew() -> Iterator[None]:
+    """PyTorch's compiler takes no graph from its disk; what g++ made of the same text stays."""
+    with torch._inductor.config.patch(fx_graph_cache=False), torch._functorch.config.patch(enable_autograd_cache=False):
+        yield
 
 
 def regions_of(model: Any, *inputs: Any) -> Regions:
