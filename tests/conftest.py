@@ -98,7 +98,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """What is there now stays until the end: the collector of garbage need not look at it, and need not look often."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(500_000, 20, 50)
 
 
 @pytest.fixture(scope="module", autouse=True)
