@@ -26,6 +26,7 @@ from mirage_nb.search import (
     instances,
     prepare,
 )
+from mirage_nb.search.pieces.assemble import drafts
 from mirage_nb.search.saturation.values import TILE
 from mirage_nb.search.sizes.anatomy import Part, Sizes
 from mirage_nb.search.sizes.cost import Estimates, estimate
@@ -82,8 +83,8 @@ def test_estimates_are_finite_and_positive(name: str, target: str) -> None:
     prepared, structures = found(name)
     card = find_target(target)
     for structure in structures:
-        for instance in instances(structure, prepared, card, 10):
-            cost = instance.cost
+        for draft in drafts(structure, prepared, card, 10):
+            cost = draft.cost
             assert math.isfinite(cost.us)
             assert cost.us >= card.start_us * cost.kernels + cost.bytes_device / (card.device_bandwidth * 1e3)
             assert 0 < cost.shared_memory <= card.shared_per_block
@@ -124,10 +125,10 @@ def test_faster_memory_is_never_slower() -> None:
     prepared, structures = found("gated_mlp")
     faster = replace(H200, device_bandwidth=2 * H200.device_bandwidth)
     for structure in structures:
-        for instance in instances(structure, prepared, H200, 20):
-            again = sized(structure, prepared, faster, instance.sizes)
+        for draft in drafts(structure, prepared, H200, 20):
+            again = sized(structure, prepared, faster, draft.sizes)
             assert again is not None
-            assert again.cost.us <= instance.cost.us
+            assert again.cost.us <= draft.cost.us
 
 
 # -- against emission
@@ -160,9 +161,9 @@ def test_what_is_legal_fits_when_it_is_planned(name: str, share: int) -> None:
     """Also near the limit; and the memory of a kernel with a ring is nearly known."""
     prepared, structures = found(name)
     for structure in structures[:6]:
-        every = instances(structure, prepared, H200, 150 // share)
-        every.sort(key=lambda instance: -instance.cost.shared_memory)
-        for instance in every[:6] + every[6::30]:
+        every = drafts(structure, prepared, H200, 150 // share)
+        every.sort(key=lambda draft: -draft.cost.shared_memory)
+        for instance in [draft.made() for draft in every[:6] + every[6::30]]:
             block = next(k for k in plan(instance.graph, H200, default_options(H200)).kernels if k is not None)
             if block.options.bulk and instance.cost.shared_memory > 32768:
                 # A warp with all keys of its rows leaves one sum, or saves it from its registers.
@@ -191,7 +192,7 @@ def test_loop_bodies_are_warp_private_where_a_plan_makes_them_so(name: str, shar
     prepared, structures = found(name)
     seen = set()
     for structure in structures:
-        for instance in instances(structure, prepared, H200, 30)[::share]:
+        for instance in [draft.made() for draft in drafts(structure, prepared, H200, 30)[::share]]:
             block = next(k for k in plan(instance.graph, H200, default_options(H200)).kernels if k is not None)
             assert private(prepared, structure, instance) == has_region(block), instance.sizes
             seen.add(has_region(block))
@@ -269,9 +270,9 @@ def test_what_hangs_over_the_end_is_computed_but_not_moved() -> None:
     for configuration in configurations(prepared, QUICK):
         result = explored(prepared, configuration, QUICK)
         for structure in result.structures:
-            for instance in instances(structure, prepared, H200, 40):
-                if instance.cost.kernels == 1 and instance.overhanging:
-                    assert instance.cost.bytes_device == pytest.approx(moved)
+            for draft in drafts(structure, prepared, H200, 40):
+                if draft.cost.kernels == 1 and draft.overhanging:
+                    assert draft.cost.bytes_device == pytest.approx(moved)
                     seen += 1
     assert seen
 
@@ -328,8 +329,8 @@ def test_few_instances_are_diverse() -> None:
     for name in ("rmsnorm", "gated_mlp", "attention_safe", "gqa"):
         prepared, structures = found(name)
         for structure in structures:
-            first = instances(structure, prepared, H200, 4)
-            keys = sorted({key for instance in first for key in instance.sizes})
+            first = drafts(structure, prepared, H200, 4)
+            keys = sorted({key for draft in first for key in draft.sizes})
             if len(first) < 4:
                 continue
             logarithms = np.array([[math.log2(i.sizes.get(key, 1)) for key in keys] for i in first])
@@ -341,12 +342,12 @@ def test_few_instances_are_diverse() -> None:
 def test_the_first_instance_is_the_best_of_all_and_none_is_lost(name: str) -> None:
     prepared, structures = found(name)
     for structure in structures[:4]:
-        every = instances(structure, prepared, H200, 10**6)
+        every = drafts(structure, prepared, H200, 10**6)
         if not every:
             continue
         assert instances(structure, prepared, H200, 1)[0].cost == every[0].cost
         assert len({tuple(sorted(i.sizes.items())) for i in every}) == len(every)
-        for instance in every[:: max(1, len(every) // 10)]:
+        for instance in [draft.made() for draft in every[:: max(1, len(every) // 10)]]:
             again = sized(structure, prepared, H200, instance.sizes)
             assert again is not None
             assert again.graph == instance.graph

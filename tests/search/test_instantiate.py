@@ -13,6 +13,7 @@ from mirage_nb.ir import BlockGraph, KernelGraph, OpKind
 from mirage_nb.ir.legality import check
 from mirage_nb.lang import parse
 from mirage_nb.search import EFFORTS, Structure, configurations, instances, prepare
+from mirage_nb.search.pieces.assemble import drafts
 from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import divisors
 from mirage_nb.targets import find_target
@@ -57,8 +58,8 @@ def test_instances_compute_the_program_at_any_sizes(name: str, kernels: int, sha
     expected = reference.evaluate(graph, arrays)
     tried = 0
     for structure in structures_of(graph, kernels, 3 if share == 1 else 2, share if kernels > 1 else 1):
-        found = instances(structure, prepared, H200, 40 // share)
-        for instance in found[:: max(1, len(found) // 3)]:
+        found = drafts(structure, prepared, H200, 40 // share)
+        for instance in [draft.made() for draft in found[:: max(1, len(found) // 3)]]:
             check(instance.graph, H200)
             for a, b in zip(reference.evaluate(instance.graph, arrays), expected, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)

@@ -26,6 +26,7 @@ from mirage_nb.search import (
     tiny,
 )
 from mirage_nb.search.derive import free_loops
+from mirage_nb.search.pieces.assemble import drafts
 from mirage_nb.search.session.session import SearchSession
 from mirage_nb.search.sizes import concrete
 from mirage_nb.search.sizes.concrete import GRAIN, Axes, BlockWriter, tile_of, zeros
@@ -132,8 +133,8 @@ def test_instances_compute_the_program_at_odd_sizes(name: str, kernels: int) -> 
     expected = reference.evaluate(graph, arrays)
     tried = 0
     for structure in structures_of(graph, kernels, per_configuration=1)[:5]:
-        found = [i for i in instances(structure, prepared, H200, 40, sound(prepared, structure)) if i.overhanging]
-        for instance in found[:: max(1, len(found) // 2)][:2]:
+        found = [d for d in drafts(structure, prepared, H200, 40, sound(prepared, structure)) if d.overhanging]
+        for instance in [draft.made() for draft in found[:: max(1, len(found) // 2)][:2]]:
             check(instance.graph, H200)
             assert hangs(instance.graph)
             for a, b in zip(reference.evaluate(instance.graph, arrays), expected, strict=True):
@@ -218,8 +219,8 @@ def test_scores_far_below_zero_keep_their_weights() -> None:
     assert float((low[0] @ low[1].T).max()) < -100
     tried = 0
     for structure in structures_of(graph, 1, per_configuration=2):
-        for instance in [i for i in instances(structure, prepared, H200, 9, frozenset({2})) if i.overhanging][:2]:
-            (found,) = reference.evaluate(instance.graph, low, np.float32)
+        for draft in [d for d in drafts(structure, prepared, H200, 9, frozenset({2})) if d.overhanging][:2]:
+            (found,) = reference.evaluate(draft.made().graph, low, np.float32)
             np.testing.assert_allclose(found, reference.evaluate(graph, low)[0], rtol=2e-4, atol=2e-4)
             tried += 1
     assert tried
@@ -238,7 +239,7 @@ def test_divisors_are_among_the_parts_that_are_tried() -> None:
     graph = parse("X: f16[2310, 64]\nreturn exp(X)").graph  # many divisors, none a multiple of eight
     prepared = prepare(graph)
     (structure, *_) = structures_of(graph, 1)
-    found = instances(structure, prepared, H200, 400)
+    found = drafts(structure, prepared, H200, 400)
     blocks = {i.sizes.get(f"grid {prepared.axes[0].name}", 1) for i in found}
     assert blocks & set(divisors(2310)) and blocks - set(divisors(2310))
 
@@ -253,7 +254,7 @@ def test_loops_over_free_axes_overhang_too() -> None:
         program, small = tiny(prepared, structure, frozenset({axis}))
         check(small)
         assert hangs(small) and verify(program, small).accepted
-        assert any(f"loop {prepared.axes[axis].name}" in i.sizes for i in instances(structure, prepared, H200, 9))
+        assert any(f"loop {prepared.axes[axis].name}" in i.sizes for i in drafts(structure, prepared, H200, 9))
 
 
 def test_tiles_hang_beside_numbers_of_places() -> None:

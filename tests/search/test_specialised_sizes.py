@@ -13,6 +13,7 @@ from mirage_nb.ir import OpKind
 from mirage_nb.lang import parse
 from mirage_nb.optimize import BlockPlan, plan
 from mirage_nb.search import EFFORTS, Prepared, configurations, instances, prepare
+from mirage_nb.search.pieces.assemble import drafts
 from mirage_nb.search.pieces.piece import Whole
 from mirage_nb.search.sizes.constants import FITTED
 from mirage_nb.search.sizes.cost import start_us
@@ -174,8 +175,8 @@ def test_ranking_and_planner_agree(name: str, share: int) -> None:
     for configuration in configurations(prepared, effort):
         alone = [s for s in explored(prepared, configuration, effort).structures if len(s.kernels) == 1]
         for structure in alone[:: max(1, len(alone) // 8) if share > 1 else 1]:
-            for instance in instances(structure, prepared, card, 24, hanging):
-                ((kernel, sizes),) = numbered(structure, prepared, instance.sizes)
+            for draft in drafts(structure, prepared, card, 24, hanging):
+                ((kernel, sizes),) = numbered(structure, prepared, draft.sizes)
                 tiles = Tiles.of(prepared, kernel, sizes)
                 roles = roles_of(tiles, card)
                 able = roles is not None and bool(roles.able[0])
@@ -183,14 +184,14 @@ def test_ranking_and_planner_agree(name: str, share: int) -> None:
                 if (seen[able] - 1) % share:
                     continue
                 try:
-                    block = next(k for k in plan(instance.graph, card).kernels if k is not None)
+                    block = next(k for k in plan(draft.made().graph, card).kernels if k is not None)
                 except TargetError:  # more memory than estimated; never where warps have roles
                     assert not able
                     continue
                 assert_alike(roles, block, card)
                 if able:
                     assert roles is not None
-                    assert np.isclose(roles.us[0] + start_us(tiles, card, FITTED), instance.cost.us)
+                    assert np.isclose(roles.us[0] + start_us(tiles, card, FITTED), draft.cost.us)
     assert seen.keys() == ({True, False} if name in SPECIALISED | HANGING.keys() else {False})
 
 
@@ -262,5 +263,5 @@ def test_for_loop_ranges_that_are_emitted_alike_are_ranked_once(depth: int, loop
     structure = next(s for structures in found for s in structures if s.kernels[0].loop is not None)
     other = [sized(structure, prepared, H200, {**grid, "loop b": n}) for n in (2, 4, depth // 8)]
     assert len({one.cost.us for one in other if one is not None}) == 1
-    at = [i.sizes["loop b"] for i in instances(structure, prepared, H200, 64) if grid.items() <= i.sizes.items()]
+    at = [i.sizes["loop b"] for i in drafts(structure, prepared, H200, 64) if grid.items() <= i.sizes.items()]
     assert at == [loop]

@@ -32,9 +32,13 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An instance before its muGraph is made, which takes a hundred times longer than to estimate it. rewritten: what
-    makes the muGraph of the structure's own, at any sizes, those of field trials among them; None: it is that one."""
+    """An instance before its muGraph is made, which takes a hundred times longer than to estimate it.
 
+    sizes, overhanging: as of `Instance`. rewritten: what makes the muGraph of the structure's own, at any sizes, those
+    of field trials among them; None: it is that one.
+    """
+
+    sizes: Mapping[str, int]
     cost: Cost
     overhanging: frozenset[int]
     made: Callable[[], Instance]
@@ -43,7 +47,7 @@ class Draft:
     @classmethod
     def of(cls, instance: Instance) -> Draft:
         """The draft of what is made already."""
-        return cls(instance.cost, instance.overhanging, lambda: instance)
+        return cls(instance.sizes, instance.cost, instance.overhanging, lambda: instance)
 
 
 def rewritten(one: Instance, by: Callable[[KernelGraph], KernelGraph], target: Target) -> Iterator[Draft]:
@@ -59,14 +63,15 @@ def rewritten(one: Instance, by: Callable[[KernelGraph], KernelGraph], target: T
 def with_threads(found: Sequence[Draft], target: Target) -> list[Draft]:
     """These drafts of one structure, best estimate first, and with them those whose small products threads compute,
     where that is estimated faster: the choice of products that is best for the first instance."""
-    plain = [draft.made() for draft in found if draft.rewritten is None]
-    both = [*map(Draft.of, plain), *(draft for draft in found if draft.rewritten is not None)]
+    plain = [draft for draft in found if draft.rewritten is None]
+    both = [*plain, *(draft for draft in found if draft.rewritten is not None)]
     if not plain:
         return both
-    made = [draft for by in InThreads.choices(plain[0].graph) for draft in rewritten(plain[0], by, target)]
+    first = plain[0].made()
+    made = [draft for by in InThreads.choices(first.graph) for draft in rewritten(first, by, target)]
     made.sort(key=lambda draft: draft.cost.us)
     for best in made[:1]:
         assert best.rewritten is not None
-        others = ((one, draft) for one in plain[1:] for draft in rewritten(one, best.rewritten, target))
+        others = ((one, draft) for one in plain[1:] for draft in rewritten(one.made(), best.rewritten, target))
         both += [draft for one, draft in [(plain[0], best), *others] if draft.cost.us < one.cost.us]
     return sorted(both, key=lambda draft: draft.cost.us)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import combinations, islice
 from math import log2
 
@@ -487,8 +487,9 @@ def _draft(prepared: Prepared, structure: Structure, choices: tuple[_Choice, ...
                 overhanging.add(axis)
     total = Cost.in_a_row([choice.cost for choice in choices])
 
+    @cache  # whoever looks at it first
     def made() -> Instance:
         graph = concrete(prepared, structure, [choice.sizes for choice in choices], extents)
         return Instance(named, prepared.whole(graph), total, frozenset(overhanging))
 
-    return Draft(total, frozenset(overhanging), made)
+    return Draft(named, total, frozenset(overhanging), made)
