@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from mirage_nb import superoptimize
 from mirage_nb.codegen import default_options, emit
 from mirage_nb.interp.reference import evaluate
-from mirage_nb.ir import KernelGraph
+from mirage_nb.ir import KernelGraph, Op, OpKind, ReshapeAttrs
 from mirage_nb.lang import parse
 from mirage_nb.runtime.contest.trial import draw_hard, hard_names, try_on_cpu
+from mirage_nb.runtime.contest.without_gpu import WithoutGpu
+from mirage_nb.search.session.progress import Candidate
+from mirage_nb.search.session.unsearched import ITSELF
 from mirage_nb.verify.reals.float_gate import samples
-from mirage_nb.verify.reals.unread import MOST, UNREAD, choosing, tables
+from mirage_nb.verify.reals.unread import MOST, UNREAD, choosing, is_spoilt, tables
+from tests.codegen.test_windows import read_by_a_kernel
 from tests.lookups import H200, PROGRAMS, composed
 
 NORM = PROGRAMS["embedding and norm of wide rows"]
@@ -69,3 +76,27 @@ def test_what_is_not_read_spoils_nothing() -> None:
         assert np.isnan(evaluate(graph, [table, numbers])[0]).all()
     np.testing.assert_array_equal(evaluate(said, [table, numbers])[0], table[[5, 0, 2]] + 1)
     assert choosing(program(f"E: f32[{MOST},4]\nI: i64[3]\nreturn E[I] + 1")) is None
+
+
+def test_what_multiplies_masks_is_tried_last() -> None:
+    graph, emitted = composed(NORM)
+    inputs = KernelGraph.start(*graph.inputs)
+    otherwise = read_by_a_kernel(inputs.append(Op(OpKind.RESHAPE, (0,), ReshapeAttrs((1024, 30)))))
+    assert not is_spoilt(graph, emitted.graph) and is_spoilt(graph, otherwise)
+    one, other = (Candidate("d", g, "", 1, {}, ITSELF, us) for g, us in ((otherwise, 1.0), (emitted.graph, 2.0)))
+    passes: Any = SimpleNamespace(search=SimpleNamespace(program=graph))
+    assert [*WithoutGpu(passes, None)._in_turn([], [one, other])] == [other, one]
+    assert [*WithoutGpu(passes, None)._in_turn([one], [one, other])] == [one, other]
+
+
+@pytest.mark.slow
+def test_a_session_finds_the_kernel_that_looks_up() -> None:
+    """Small tables are cheap to multiply: such kernels were all that there was time for, and all of them broke."""
+    text = "S: f32[2,16,16]\nT: f32[32,2]\nR: i64[16,16]\nreturn softmax(S + transpose(T[R], 2, 0, 1))"
+    session = superoptimize(text, effort="quick", budget=20)
+    session.result()
+    candidates = session.snapshot().candidates
+    spoilt = [is_spoilt(session.search.program, c.graph) for c in candidates]
+    assert any(spoilt) and not all(spoilt) and not is_spoilt(session.search.program, session.best.graph)
+    assert not any("unread rows" in message for message in session.snapshot().messages)
+    assert session.best.candidate.kernels == 1

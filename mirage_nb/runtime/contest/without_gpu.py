@@ -23,6 +23,7 @@ from mirage_nb.runtime.picked import operators_alone
 from mirage_nb.search.pieces.piece import HEAVY
 from mirage_nb.search.session.crew import Stopped
 from mirage_nb.search.session.progress import Candidate
+from mirage_nb.verify.reals.unread import is_spoilt, tables
 
 if TYPE_CHECKING:
     from mirage_nb.runtime.passes import Passes
@@ -112,8 +113,12 @@ class WithoutGpu:
         return True
 
     def _in_turn(self, pinned: Sequence[Candidate], ranked: Sequence[Candidate]) -> Iterator[Candidate]:
-        """What to try next, as long as nothing was right; muGraphs that compute alike are poor alike."""
-        waiting = [*pinned, *(c for c in ranked if c not in pinned and c != self._own)]
+        """What to try next, as long as nothing was right; muGraphs that compute alike are poor alike, and those that
+        read tables otherwise than by lookups as the program has them."""
+        others = [c for c in ranked if c not in pinned and c != self._own]
+        if tables(self._search.program):
+            others.sort(key=lambda c: is_spoilt(self._search.program, c.graph))
+        waiting = [*pinned, *others]
         tried = 0
         while waiting:
             chosen = next((c for c in waiting if c.kinds not in self._poor), waiting[0])

@@ -93,3 +93,8 @@ def spoilt(program: KernelGraph, name: str, inputs: Mapping[str, Array]) -> dict
     read = np.concatenate([np.ravel(numbers) for numbers in evaluate(said, inputs)])
     table.reshape(rows, -1)[~np.isin(np.arange(rows), read)] = np.nan
     return {**inputs, name: table}
+
+
+def is_spoilt(program: KernelGraph, graph: KernelGraph) -> bool:
+    """Whether a muGraph of the program reads a table otherwise than by lookups, by which alone the program reads it."""
+    return not tables(program).keys() <= tables(graph).keys()
