@@ -430,4 +430,15 @@ return F.relu(X - sums.gather(1, support - 1) / support)
 value, index = torch.topk(-torch.cdist(X, L) ** 2, 3, dim=1)
 return (torch.softmax(value, 1) * w[index]).sum(1)
 """,
+    "nucleus": """
+ordered, index = torch.sort(torch.softmax(X / 0.7, -1), descending=True)
+kept = ordered.masked_fill(ordered.cumsum(-1) - ordered > 0.7, 0.0)
+probabilities = torch.zeros_like(X).scatter(-1, index, kept)
+removed = torch.zeros_like(X).scatter(1, index, (kept == 0).double())
+return probabilities / probabilities.sum(-1, keepdim=True), X.masked_fill(removed > 0, -9.0)
+""",
+    "rows in their order": """
+at = torch.argsort(X, dim=0)
+return Y.scatter(0, at, X * 2), Y.scatter(0, torch.topk(X, 2, 0).indices, X[:2])
+""",
 }  # fmt: skip

@@ -122,6 +122,8 @@ class Builder:
         self._types: list[TensorType] = []
         self._places: list[SourceSpan | None] = []
         self._numbers: dict[Value, Number] = {}
+        self.apart: dict[Value, int] = {}
+        """Places of which none is there twice along an axis, and that axis."""
         self.whole: set[Value] = set()
         """Inputs and tables that hold whole numbers; inputs of them that hold ones and zeros only: `masks`."""
         self.masks: set[Value] = set()

@@ -215,6 +215,25 @@ def _cast(b: Builder, x: Result, dtype: Result) -> Result:
     return plain(made)
 
 
+def _apart(b: Builder, x: Result, axis: Result) -> Value:
+    """Places that are noted to be different ones along an axis."""
+    places = b.tensor_of(x, "places")
+    b.apart[places] = _axis(b, places, axis)
+    return places
+
+
+def _is_apart(b: Builder, x: Result, axis: Result) -> Number:
+    places = b.tensor_of(x, "places")
+    return Number.of(b.apart.get(places, -1) == _axis(b, places, axis))
+
+
+def _axis(b: Builder, x: Value, axis: Result) -> int:
+    held = axis.integer if isinstance(axis, Number) else None
+    if held is None:
+        raise ShapeError("an axis is an integer constant", hint="axes go from 0")
+    return held % len(b.shape(x))
+
+
 SPECIAL: dict[str, Callable[..., Result]] = {
     "range": ranged,
     "len": _length,
@@ -227,6 +246,8 @@ SPECIAL: dict[str, Callable[..., Result]] = {
     "int": _whole,
     "_cast": _cast,
     "_extremes": lambda b, x, at: Extremes((x, at)),
+    "_apart": _apart,
+    "_is_apart": _is_apart,
     "_table": table,
     "_filled": filled,
     "_log2": lambda b, x: function_of("log2", math.log2, x),

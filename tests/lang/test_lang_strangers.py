@@ -219,6 +219,7 @@ def test_results_have_the_names_of_a_dict() -> None:
     ("return np.sort(np.tile(X, 300))", "an order of 1800 elements, of at most 1024"),
     ("return np.quantile(X, 25)", "a part of 1"),
     ("return X.scatter(1, floor(X), X)", "scatter_add adds them"),
+    ("return X.scatter(1, X.argsort(0), X)", "scatter_add adds them"),
     ("Z = X * 1\na, b = torch.chunk(Z, 2, 1)\na += 1\nreturn Z * 2", "shares its elements"),
     ("Z = X * 1\na, b = Z.chunk(2, 1)\nZ[:] = 1\nreturn a * b", "a shares its elements"),
     ("Z = X * 1\nfor i, r in enumerate(Z):\n    r[0] = i\nreturn Z * 2", "shares its elements"),
