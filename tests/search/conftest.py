@@ -19,6 +19,12 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def few_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many cores there are, the supervising thread explores first."""
+    monkeypatch.setattr(module, "WIDE", 1000)
+
+
 @pytest.fixture
 def no_head_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is left to workers."""

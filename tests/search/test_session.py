@@ -146,6 +146,7 @@ def test_workers_have_a_program_before_its_compositions_where_they_are_many(
     monkeypatch.setattr(module.Crew, "begin", lambda crew, tasks: (order.append("crew"), begin(crew, tasks))[1])
     monkeypatch.setattr(module, "unsearched", lambda *args: (order.append("compositions"), made(*args))[1])
     monkeypatch.setenv("MIRAGE_NB_WORKERS", str(cores))
+    monkeypatch.setattr(module, "WIDE", 8)
     assert search(BRIEF).start().result(120).candidates
     assert order == (["crew", "compositions"] if cores == 8 else ["compositions", "crew"])
 
