@@ -12,30 +12,8 @@ import numpy as np
 from mirage_nb.ir import DType
 from mirage_nb.tile.instructions.table import F8_COLUMNS
 from mirage_nb.verify.reals.rounding import bits_of, numbers_of
+from tests.device_numbers import bf16_bits, bf16_values, f16_bits, tf32_values
 from tests.launches import Array, Case, In, Map, Out
-
-
-def bf16_bits(values: Array) -> Array:
-    """Floats rounded to nearest even, as bit patterns; NaN is 0x7fff."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
-    rounded = ((bits + 0x7FFF + (bits >> np.uint64(16) & np.uint64(1))) >> np.uint64(16)).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FFF), rounded)
-
-
-def bf16_values(bits: Array) -> Array:
-    """The floats that bf16 bit patterns stand for."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def tf32_values(values: Array) -> Array:
-    """What tensor cores read of floats as TF32."""
-    return (np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
-
-
-def f16_bits(values: Array) -> Array:
-    """Floats rounded to nearest even, as bit patterns; NaN is 0x7fff."""
-    with np.errstate(over="ignore"):
-        return np.where(np.isnan(values), np.uint16(0x7FFF), values.astype(np.float16).view(np.uint16))
 
 
 def _rng() -> np.random.Generator:
@@ -455,6 +433,13 @@ def _rows() -> Case:
     return Case("rows", "functions.cu", "rows", (67, 1, 1), (32, 1, 1), 0, args)
 
 
+def _rows_named() -> Case:
+    numbers = np.array([0, -0.0, 1, 4, 5, -1, 0.5, 3.999, np.nan, np.inf, -np.inf, 1e30, 2.0**31, 4.000001, 1e-40, 3])
+    rows = [0, 0, 1, 4, *[-1] * 11, 3]
+    args = In(numbers.astype(np.float32)), Out(np.array(rows, np.int32))
+    return Case("rows_named", "functions.cu", "rows_named", (1, 1, 1), (16, 1, 1), 0, args)
+
+
 def _bytes() -> Case:
     """Every number of a byte, of signed ones, unsigned ones (twice), and of both floats."""
     held, rows = np.arange(256, dtype=np.uint8), []
@@ -483,7 +468,8 @@ def _roles() -> Case:
 AMPERE: tuple[Case, ...] = (
     _convert(), _all_halves(), _pack(), _math(), _quotients(), _waves(), _vectors(), _exchanges(), _reductions(),
     _hand_over(), _bounds(), _mma("mma_f16", 16), _mma("mma_bf16", 16), _mma("mma_tf32", 8), _tf32_pieces(),
-    _ldmatrix(), _copies(), _hints(), _places(), _quads(), _rows(), _bytes(), _fours(), _row_sum(), _softmax(),
+    _ldmatrix(), _copies(), _hints(), _places(), _quads(), _rows(), _rows_named(), _bytes(), _fours(), _row_sum(),
+    _softmax(),
     *map(_matmul_cp_async, ("f16", "bf16")),
 )  # fmt: skip
 """Kernels for sm_80 and newer."""

@@ -289,7 +289,7 @@ class SearchSession(Background):
         self._restore()
         crew = Crew(self._executor(), self)
         at_once = self._given is None and self._width >= WIDE
-        if whole := at_once and not self._is_worth_cutting:
+        if whole := at_once and operators_of(self.program) <= WORTH_CUTTING:
             crew.begin(self._agenda())
         self._begin_with_what_needs_no_search()
         look_again(self, HEAD_START_SECONDS)
@@ -319,13 +319,9 @@ class SearchSession(Background):
             with self._turn:
                 self._ledger.know_unsearched(known)
                 self._first = self._first if self._first is not None else self._elapsed()
-        if self._is_worth_cutting and not self._ends_now():
+        if operators_of(self.program) > WORTH_CUTTING and not self._ends_now():
             self._pieces = Pieces(self.program, self.target, limits, self.seed, self._ends_now)
         self._verdicts = self._verify(known)
-
-    @property
-    def _is_worth_cutting(self) -> bool:
-        return operators_of(self.program) > WORTH_CUTTING
 
     def _verify(self, known: list[Candidate]) -> Iterator[None]:
         """The whole verdicts on what was screened, one after the other."""
