@@ -441,4 +441,12 @@ return probabilities / probabilities.sum(-1, keepdim=True), X.masked_fill(remove
 at = torch.argsort(X, dim=0)
 return Y.scatter(0, at, X * 2), Y.scatter(0, torch.topk(X, 2, 0).indices, X[:2])
 """,
+    "a factor of Cholesky's": """
+A, L = S @ S.T + 6 * np.eye(6), np.zeros((6, 6))
+for i in range(6):
+    for j in range(i + 1):
+        rest = A[i, j] - (np.sum(L[i, :j] * L[j, :j]) if j > 0 else 0)
+        L[i, j] = np.sqrt(rest) if i == j else rest / L[j, j]
+return L * 1.0
+""",
 }  # fmt: skip

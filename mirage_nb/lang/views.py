@@ -269,6 +269,6 @@ def span_of(item: int | Range, dim: int, whole: int) -> range:
     if not span:
         raise ShapeError(
             f"this part of dimension {dim}, which has extent {whole}, has no element",
-            hint="a tensor has at least one element",
+            hint="a tensor has at least one element; a sum of none is 0: (sum(X[:j]) if j > 0 else 0)",
         )
     return span

@@ -215,6 +215,7 @@ def test_results_have_the_names_of_a_dict() -> None:
     ("return X * np.finfo(np.float64).max", "no attribute max"),
     ("if X.ndim > 1:\n    raise ValueError(f'{X.ndim} dimensions')\nreturn X * 2", "2 dimensions"),
     ("return sorted([v, v])[0] * 2", "sorted is of constants"),
+    ("return sum(v[:0]) + X", "a sum of none is 0"),
     ("return X.topk(9)[0]", "there are 6 elements, not 9"),
     ("return np.sort(np.tile(X, 300))", "an order of 1800 elements, of at most 1024"),
     ("return np.quantile(X, 25)", "a part of 1"),
