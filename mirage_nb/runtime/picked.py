@@ -3,14 +3,16 @@
 In: a tensor program, its inputs. Out: a `Reference` of the whole program where it is small, and of picked elements
 where computing that in float64 would take longer than everything else. Along an axis that nothing folds every operator
 is pointwise, so what is picked is exactly what the program computes there: it is the same program with less of these
-axes, and its inputs are parts of the inputs. The first and the last index are among those that are picked, wherever
-more than two are. Whole outputs of large programs are compared on the card, in float64 too (`race`).
+axes, and its inputs are parts of the inputs, other ones for each operator that reads one along other axes. The first
+and the last index are among those that are picked, wherever more than two are. Whole outputs of large programs are
+compared on the card, in float64 too (`race`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_nb.ir import OPS, ArangeAttrs, DType, Input, KernelGraph, TensorType, Trait
-from mirage_nb.ir.rewrite import alone
+from mirage_nb.ir.rewrite import Rewrite, alone
 from mirage_nb.ir.sizes import size_of
 from mirage_nb.search.axes import Prepared, flat, prepare
 from mirage_nb.search.sizes.instantiate import small_program
@@ -38,17 +40,20 @@ KEPT, LEAST, WORTH = 64, 2, 0.95
 
 @dataclass(frozen=True, slots=True)
 class Picking:
-    """A large program and what of it is computed: `program` is the same with less of some axes, and its numbers of
-    places as inputs behind the others; `inputs` and `outputs` say which elements of each tensor are meant."""
+    """A large program and what of it is computed: `program` is the same with less of some axes; behind its own inputs
+    it has some of these again, `copies`, and its numbers of places. `inputs` and `outputs` say which elements of each
+    tensor are meant."""
 
     program: KernelGraph
     inputs: tuple[Picked, ...]
     outputs: tuple[Picked, ...]
+    copies: tuple[int, ...]
     numbers: tuple[Array, ...]
 
     def parts(self, given: Sequence[Array]) -> list[Array]:
         """What is picked of whole inputs, and of the numbers."""
-        return [pick.of(array) for pick, array in zip(self.inputs, (*given, *self.numbers), strict=True)]
+        every = (*given, *(given[n] for n in self.copies), *self.numbers)
+        return [pick.of(array) for pick, array in zip(self.inputs, every, strict=True)]
 
     def reference(self, parts: Sequence[Array], kinds: bool = False) -> Reference:
         """What is right for these parts, numbers that their types hold."""
@@ -70,7 +75,8 @@ def right_for(program: KernelGraph, stored: Sequence[Array], decode: Callable[[A
     given, parts = (program, stored) if found is None else (found.program, found.parts(stored))
     arrays = [decode(array, i.type.dtype) for array, i in zip(parts, given.inputs, strict=False)]
     if found is not None:
-        return found.reference([*arrays[: len(stored)], *parts[len(stored) :]])
+        read = len(stored) + len(found.copies)
+        return found.reference([*arrays[:read], *parts[read:]])
     return reference(program, {i.name: array for i, array in zip(program.inputs, arrays, strict=True)})
 
 
@@ -81,7 +87,11 @@ def picking(program: KernelGraph, whole: int = WHOLE_ELEMENTS, most: int = PICKE
     if _elements(program) <= whole or size_of(program) is not None or indices(program):
         return None
     numbered, numbers = _numbered(program)
-    prepared = prepare(numbered, otherwise=False)
+    prepared, copies = prepare(numbered, otherwise=False), tuple[int, ...]()
+    if several := {n for n in _several(prepared) if n < program.input_count}:
+        copied, copies = _copied(program, several)
+        numbered, numbers = _numbered(copied)
+        prepared = prepare(numbered, otherwise=False)
     able = [axis for axis in prepared.free if _is_alone(prepared, axis)]
     chosen = _chosen(prepared, able, most)
     if not chosen:
@@ -94,7 +104,7 @@ def picking(program: KernelGraph, whole: int = WHOLE_ELEMENTS, most: int = PICKE
     ]
     rows = zip(prepared.output_dims, numbered.output_types, small.output_types, strict=True)
     outputs = [_picked(prepared, groups, chosen, whole.shape, made.shape) for groups, whole, made in rows]
-    return Picking(small, tuple(inputs), tuple(outputs), numbers)
+    return Picking(small, tuple(inputs), tuple(outputs), copies, numbers)
 
 
 def operators_alone(program: KernelGraph) -> list[KernelGraph]:
@@ -160,6 +170,25 @@ def _numbered(program: KernelGraph) -> tuple[KernelGraph, tuple[Array, ...]]:
             place[value] = len(made.types) - 1
     numbers = tuple(np.arange(counts[v].extent, dtype=np.float64) for v in reads)
     return made.returning(moved(program.outputs), program.output_names), numbers
+
+
+def _several(prepared: Prepared) -> set[int]:
+    """The inputs along a dimension of which several axes run, under an alias each."""
+    along = Counter(dim for axis in prepared.axes for dim in {*axis.dims})
+    return {n for (n, _), count in along.items() if count > 1}
+
+
+def _copied(program: KernelGraph, several: Collection[int]) -> tuple[KernelGraph, tuple[int, ...]]:
+    """The program with these inputs once more for every operator that reads one, behind its own, so that each may read
+    other parts; and which those are."""
+    copies = tuple(v for op in program.ops for v in op.inputs if v in several)
+    again = (replace(program.inputs[v], name=f"{program.inputs[v].name} {n}") for n, v in enumerate(copies))
+    made = Rewrite(KernelGraph.start(*program.inputs, *again))
+    fresh = iter(range(program.input_count, made.graph.input_count))
+    for op, (value, *_) in program.definitions():
+        moved = tuple(next(fresh) if v in several else made.held[v] for v in op.inputs)
+        made.held[value] = made.add(replace(op, inputs=moved))
+    return made.returning(program), copies
 
 
 def _is_alone(prepared: Prepared, axis: int) -> bool:

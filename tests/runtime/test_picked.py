@@ -34,8 +34,9 @@ def agrees(program: KernelGraph, most: int) -> int:
     stored = draw(program, 0, 0.5)
     whole = reference(program, {i.name: decode(a, i.type.dtype) for a, i in zip(stored, program.inputs, strict=True)})
     parts = found.parts(stored)
-    arrays = [decode(a, i.type.dtype) for a, i in zip(parts, found.program.inputs, strict=False)][: len(stored)]
-    mine = found.reference([*arrays, *parts[len(stored) :]])
+    read = len(stored) + len(found.copies)
+    arrays = [decode(a, i.type.dtype) for a, i in zip(parts, found.program.inputs, strict=False)][:read]
+    mine = found.reference([*arrays, *parts[read:]])
     for pick, all_, some in zip(mine.picks, whole.outputs, mine.outputs, strict=True):
         np.testing.assert_allclose(some, pick.of(np.asarray(all_)), rtol=1e-9, atol=1e-12)
         for place in {0, some.size - 1}:
@@ -55,6 +56,26 @@ def test_what_is_picked_is_what_the_program_computes_there(program: KernelGraph,
 def test_large_problems_are_picked_from(family: str) -> None:
     program = Problem(family, MappingProxyType(SMALL[family])).program().graph
     assert 0 < agrees(program, 1) < sum(t.elements for t in program.output_types)
+
+
+SEVERAL = {
+    "documents": "Q: f32[2, 40, 4]\nK: f32[2, 40, 4]\nd: f32[40]\nI = arange(40)\n"
+    "return softmax(where((d[:, None] >= d) & (I[:, None] >= I), Q @ K.T, -inf)) @ K",
+    "products": "X: f32[40, 8]\nreturn relu(X @ X.T)",
+    "differences": "x: f32[40]\nreturn abs(x[:, None] - x) * x",
+    "beside itself": "X: f32[40, 40]\nreturn softmax(X @ X) + X",
+}
+"""An input is read along several axes."""
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_operators_read_other_parts_of_one_input(name: str) -> None:
+    """As few as if they read inputs of their own."""
+    program = parse(SEVERAL[name]).graph
+    found = picking(program, 1, 1)
+    assert found is not None and len({*found.copies}) == 1
+    rows = found.program.output_types[0].shape
+    assert agrees(program, 1) and min(rows) < 40 // 2 and max(rows) <= 40
 
 
 def test_a_wrong_element_among_those_picked_is_told_by_its_place() -> None:
