@@ -94,6 +94,17 @@ def test_pieces_take_turns_and_come_before_the_whole() -> None:
     assert {*turns} == {*first}, "every piece has its turn before any has its third"
 
 
+def test_one_kernel_for_each_piece_comes_first() -> None:
+    """Few muGraphs, of which the best are verified: of a piece that is searched by itself there are many."""
+    heads = "".join(f"{name}: bf16[4, 256, 64]\n" for name in "QKV")
+    mask = "d: f32[256]\nI = arange(256)\nM = (d[:, None] == d) & (I[:, None] >= I)"
+    program = parse(f"{heads}{mask}\nreturn softmax(where(M, Q @ transpose(K) * 0.125, -inf)) @ V").graph
+    bounds = Bounds("standard", Budget())
+    found = [c for c, _ in explorable(program, Pieces(program, H200, NO_LIMITS, 0), bounds, 0, print, True)]
+    assert [c.single for c in found] == [True, *(False for _ in found[1:])]
+    assert found[1].piece and not found[-1].piece
+
+
 def test_beside_numbers_of_places_a_piece_is_the_program() -> None:
     """What needs no search is looked for in the program alone; loops over keys come before those over what is short."""
     heads = "".join(f"{name}: bf16[4, 256, 64]\n" for name in "QKV")

@@ -180,19 +180,20 @@ def is_large(program: KernelGraph) -> bool:
 def explorable(
     program: KernelGraph, pieces: Pieces | None, bounds: Bounds, seed: int, tell: Callable[[str], None], whole: bool
 ) -> Iterator[tuple[Configuration, KernelGraph]]:
-    """Every configuration of a session, with the program that it is about: pieces first, then the whole if it may be.
-    Where neither it nor a cut of it can be searched, that is told."""
-    large = is_large(program)
+    """Every configuration of a session, with the program that it is about: pieces first, then the whole if it may be,
+    but in front of both the few muGraphs of a kernel for each piece. Where neither it nor a cut of it can be searched,
+    that is told."""
+    large, found = is_large(program), tuple[Configuration, ...]()
+    if whole and not large:
+        try:
+            found = configurations(prepare(program, seed=seed), bounds.searched)
+        except SearchError as error:  # its own operators remain
+            tell(str(error))
+    soon = [configuration for configuration in found if configuration.single]
+    yield from ((configuration, program) for configuration in soon)
     if pieces is not None and (large or pieces.several):
         yield from pieces.configurations(bounds.searched)
-    if large or not whole:
-        return
-    try:
-        found = configurations(prepare(program, seed=seed), bounds.searched)
-    except SearchError as error:  # its own operators remain
-        tell(str(error))
-        return
-    yield from ((configuration, program) for configuration in found)
+    yield from ((configuration, program) for configuration in found if configuration not in soon)
 
 
 def piecewise(verdicts: Sequence[Verdict]) -> Verdict:
