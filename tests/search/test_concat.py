@@ -156,7 +156,7 @@ def test_what_a_concatenation_joins_is_never_cut() -> None:
 
 def test_parts_without_a_common_size_are_said_to_be_whole_where_nothing_fits() -> None:
     """65536 rows, too many for a tile, in two parts that have no common size: their concatenation is a kernel."""
-    text = "X: f16[40961, 64]\nY: f16[24575, 64]\nreturn sum(exp(concat(X, Y, axis=0)), axis=0)"
+    text = "X: f16[40961, 64]\nY: f16[24575, 64]\nW: f16[16, 65536]\nreturn W @ exp(concat(X, Y, axis=0))"
     prepared = prepare(parse(text).graph)
     for structure in found(prepared):
         assert not instances(structure, prepared, H200, 1)
