@@ -29,7 +29,7 @@ from mirage_nb.search.sizes.drafts import Instance
 from mirage_nb.search.sizes.instantiate import small_program, tiny_extents
 from mirage_nb.search.sizes.written import written_cost
 from mirage_nb.search.structure import as_they_stand, looped
-from mirage_nb.search.wordings import aligned, deep, depths, factors, one_row, running, squares
+from mirage_nb.search.wordings import aligned, deep, depths, factors, one_row, running, short, squares
 from mirage_nb.search.wordings.coalesced import coalesced, restored
 from mirage_nb.search.wordings.wide_rows import PART, Longest, folds, in_parts
 from mirage_nb.targets import Target
@@ -45,6 +45,7 @@ DEEP_IN_PARTS = "deep products summed in parts"
 COLUMNS_FUSED = "columns and long rows folded in parts"
 CROSSED_FUSED = "rows and parts of columns folded together"
 RUNNING_FUSED = "running sums fused"
+SHORT_FUSED = "short folds of pairs written out"
 PADDED_FUSED = "library products of padded operands, the rest fused"
 PADDED_PRODUCTS = "generated products of padded operands, the rest fused"
 COMPOSED_ROWS = (LOOKUP, "attention", "group_norm", "softmax", "log_softmax", "running_sum", "linear")
@@ -259,6 +260,12 @@ RUNNING = Words(
     replace(COMPOSED, row=PART, column=SHARED),
 )
 """Running sums by the threads that hold rows, or share columns, as long as these are no longer."""
+WRITTEN = Words(
+    (Wording(short.folds, short.written_out, _by_axes(short.small)), *COLUMNS.wordings),
+    IN_PARTS,
+    where=lambda program: bool(short.folds(program)),
+)
+"""Folds of a few elements of pairs, written out, and what folds these in parts."""
 PADDED = Words(
     (Wording(aligned.products, aligned.padded, _by_axes(partial(aligned.padded, chunk=3, work=0))),),
     where=lambda program: bool(aligned.products(program)),
@@ -276,6 +283,7 @@ COMPOSITIONS: Mapping[str, tuple[Sequence[str], Words | None]] = {
     COLUMNS_FUSED: ((), COLUMNS),
     CROSSED_FUSED: ((), CROSSED),
     RUNNING_FUSED: ((), RUNNING),
+    SHORT_FUSED: ((), WRITTEN),
     PADDED_FUSED: (COMPOSED_ROWS, PADDED),
     PADDED_PRODUCTS: (GENERATED_PRODUCTS, PADDED_GENERATED),
 }
