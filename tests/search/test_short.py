@@ -41,7 +41,7 @@ def program(text: str, n: int = 256, m: int = 192, d: int = 3) -> KernelGraph:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_program_stays_what_it_was(name: str) -> None:
-    graph = program(PROGRAMS[name], 64, 48)
+    graph = program(PROGRAMS[name], 160, 128)
     said = written_out(graph)
     assert folds(graph) and not folds(said)
     rng = np.random.default_rng(0)
@@ -57,7 +57,7 @@ def test_products_of_low_rank_are_added_by_threads() -> None:
     found = {c.configuration: c for c in unsearched(graph, H200)}
     mine, others = found.pop(SHORT_FUSED), min(c.estimate_us for c in found.values())
     assert mine.verdict.accepted and mine.estimate_us < 0.8 * others
-    few = parse("A: f16[96, 4]; B: f16[4, 200]; W: f16[96, 200]\nreturn W + A @ B").graph
+    few = parse("A: f16[192, 4]; B: f16[4, 200]; W: f16[192, 200]\nreturn W + A @ B").graph
     check({c.configuration: c for c in unsearched(few, H200)}[SHORT_FUSED].graph)
 
 

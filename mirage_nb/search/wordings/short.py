@@ -19,7 +19,7 @@ SHORT = 4
 """Elements that are folded, at most."""
 OPERATORS = 8
 """Operators that are written out, at most, for each of them."""
-FEWER = 16
+FEWER = 32
 """Times as many elements as what they are computed of pairs have, at least."""
 TOGETHER = {OpKind.SUM: OpKind.ADD, OpKind.MAX: OpKind.MAXIMUM, OpKind.MATMUL: OpKind.ADD}
 """What makes a fold of two parts one of both."""
