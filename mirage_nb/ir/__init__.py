@@ -4,6 +4,7 @@ from mirage_nb.ir.dtypes import BYTES, COUNTS, DTYPE_NAMES, FLOAT8, FLOATS, HALV
 from mirage_nb.ir.graph import BlockGraph, Input, KernelGraph, Op, Size, ThreadGraph
 from mirage_nb.ir.ops import (
     COMPARISONS,
+    JOINED,
     OPS,
     AccumAttrs,
     AccumKind,
@@ -31,9 +32,9 @@ from mirage_nb.ir.ops import (
 )
 
 __all__ = [
-    "BYTES", "COMPARISONS", "COUNTS", "DTYPE_NAMES", "FLOAT8", "FLOATS", "HALVES", "OPS", "AccumAttrs", "AccumKind",
-    "ApplyAttrs", "ArangeAttrs", "Attrs", "BlockGraph", "CastAttrs", "ClampAttrs", "ConstAttrs", "DType", "DimAttrs",
-    "InIterAttrs", "Input", "KernelGraph", "Level", "MemSpace", "Op", "OpKind", "OpSpec", "OutSaverAttrs", "PadAttrs",
-    "PowAttrs", "RepeatAttrs", "ReshapeAttrs", "RunningAttrs", "Size", "SliceAttrs", "TensorType", "ThreadGraph",
-    "Trait", "TransposeAttrs", "WhereAttrs", "promote",
+    "BYTES", "COMPARISONS", "COUNTS", "DTYPE_NAMES", "FLOAT8", "FLOATS", "HALVES", "JOINED", "OPS", "AccumAttrs",
+    "AccumKind", "ApplyAttrs", "ArangeAttrs", "Attrs", "BlockGraph", "CastAttrs", "ClampAttrs", "ConstAttrs", "DType",
+    "DimAttrs", "InIterAttrs", "Input", "KernelGraph", "Level", "MemSpace", "Op", "OpKind", "OpSpec", "OutSaverAttrs",
+    "PadAttrs", "PowAttrs", "RepeatAttrs", "ReshapeAttrs", "RunningAttrs", "Size", "SliceAttrs", "TensorType",
+    "ThreadGraph", "Trait", "TransposeAttrs", "WhereAttrs", "promote",
 ]  # fmt: skip

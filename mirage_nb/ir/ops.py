@@ -494,3 +494,5 @@ COMPARISONS: dict[OpKind, ApplyAttrs] = {
     OpKind.EQUAL: ApplyAttrs("compared", "step(x) * step(-x)"),
 }
 """Comparisons; of numbers that are finite these functions of the difference are the same."""
+JOINED = {OpKind.SUM: OpKind.ADD, OpKind.MAX: OpKind.MAXIMUM}
+"""What makes folds of two parts one of both."""

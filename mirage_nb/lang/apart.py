@@ -13,16 +13,13 @@ from functools import reduce
 from itertools import accumulate, pairwise
 
 from mirage_nb.errors import ProgramSizeError
-from mirage_nb.ir.ops import DimAttrs, OpKind, PadAttrs, RepeatAttrs, Shape, SliceAttrs, Trait
+from mirage_nb.ir.ops import JOINED, DimAttrs, OpKind, PadAttrs, RepeatAttrs, Shape, SliceAttrs, Trait
 from mirage_nb.lang.anew import Anew
 from mirage_nb.lang.builder import Builder, Value
 from mirage_nb.lang.constants import Number
 from mirage_nb.lang.lowering import ZERO, cast
 from mirage_nb.lang.reductions import folded
 from mirage_nb.lang.views import expand, reshaped, sliced
-
-TOGETHER = {OpKind.SUM: OpKind.ADD, OpKind.MAX: OpKind.MAXIMUM}
-"""What makes a fold of two parts one of both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ class Apart(Anew):
         attrs, kind = self.attrs(reader), self.kind(reader)
         if isinstance(attrs, SliceAttrs):
             return self._part_of(reader, attrs, split) is not None
-        if kind in TOGETHER:
+        if kind in JOINED:
             (source,) = self.b.operands(reader)
             return isinstance(attrs, DimAttrs) and attrs.dim - len(self.b.shape(source)) == split.along
         return reader in self.split and (kind is not OpKind.CONCAT or self.split[reader].along == split.along)
@@ -124,7 +121,7 @@ class Apart(Anew):
             if kind is OpKind.MAX:
                 parts = [self._number(x, split) or x for x in parts]
             pieces = (self._folded(kind, x, split) for x in parts)
-            made = reduce(lambda x, y: b.emit(TOGETHER[kind], x, y), pieces)
+            made = reduce(lambda x, y: b.emit(JOINED[kind], x, y), pieces)
         return b.tensor(cast(b.dtype(value))(b, expand(b, made, b.shape(value))), "a part")
 
     def _folded(self, kind: OpKind, x: Value, split: _Split) -> Value:

@@ -209,12 +209,16 @@ class _Residues:
         self.algebra, self._instance = FieldAlgebra(instance), instance
 
     def draw(self, name: str, shape: Shape) -> FieldTensor:
-        moduli = {"p": self._instance.p, "q": self._instance.q}
-        parts: list[Any] = [Undrawn.of(self._instance.key("words", name, k), m.value, shape) for k, m in moduli.items()]
+        parts: list[Any] = self._words(name, shape)
         return FieldTensor(*parts)
 
     def table(self, name: str, shape: Shape) -> FieldTensor:
-        return self.draw(name, shape).moved(lambda part: np.asarray(part.drawn()))  # type: ignore[attr-defined]
+        parts: list[Any] = [np.asarray(part.drawn()) for part in self._words(name, shape)]
+        return FieldTensor(*parts)
+
+    def _words(self, name: str, shape: Shape) -> list[Undrawn]:
+        moduli = {"p": self._instance.p, "q": self._instance.q}
+        return [Undrawn.of(self._instance.key("words", name, k), m.value, shape) for k, m in moduli.items()]
 
     def same(self, one: FieldTensor, other: FieldTensor) -> bool:
         both = one.defined & other.defined

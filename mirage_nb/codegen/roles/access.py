@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from mirage_nb.codegen.writer import stored_type
 from mirage_nb.ir import HALVES
 from mirage_nb.optimize.reach import Reach
 from mirage_nb.tile.roles.program import PART, RANK, Index, Program, Tile, Walk
@@ -38,6 +37,14 @@ class Access:
     def inside(self) -> str:
         """Whether the element exists ("": always)."""
         return _all(self.checks)
+
+    def asked(self, value: str, none: str) -> str:
+        """A C expression of the element, `none` where there is none."""
+        return f"{self.inside} ? {value} : {none}" if self.inside else value
+
+    def vector(self, at: str, length: int) -> str:
+        """One for so many neighbours, of which this is the first."""
+        return f"load_inside<{length}>({at}, {self.inside})" if self.inside else f"load<{length}>({at})"
 
     @property
     def row_inside(self) -> str:
@@ -103,11 +110,9 @@ class Part:
         return f"{self.program.tile(name).shape[-1]} - ({place})"
 
 
-def loaded(access: Access, *, as_stored: bool = False) -> str:
-    """A C expression for one element, as a float or as it is stored; zero where there is none."""
-    element = f"{access.tile.name}[{access.offset}]"
-    value, none = (element, f"{stored_type(access.tile.dtype)}{{}}") if as_stored else (f"to_float({element})", "0.0f")
-    return f"{access.inside} ? {value} : {none}" if access.inside else value
+def loaded(access: Access) -> str:
+    """A C expression for one element; zero where there is none."""
+    return access.asked(f"to_float({access.tile.name}[{access.offset}])", "0.0f")
 
 
 def _all(checks: tuple[str, ...]) -> str:

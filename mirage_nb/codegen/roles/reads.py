@@ -8,7 +8,7 @@ use. Invariant: every lane takes part in the exchange, once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -40,6 +40,24 @@ def each_row(out: Writer, subtiles: int) -> Iterator[tuple[str, str]]:
 def row_of(i: str, h: str) -> str:
     """Where that row is in the part's tile, in C."""
     return f"{HEIGHT} * {i} + 16 * (warp % 4) + lane / 4 + 8 * {h}"
+
+
+def load_pairs(
+    out: Writer, to: str, fragments: tuple[str, int], first: Callable[[str], str], access: Callable[[str], Access],
+    element: Callable[[str], str],
+) -> None:  # fmt: skip
+    """Two neighbours of a row of each of so many fragments, as they are stored. fragments: the loop's variable, and its
+    count; first: where a fragment begins; access, element: of a column."""
+    name, count = fragments
+    with out.unrolled(name, count) as q:
+        out.line(f"const int column = {first(q)} + 2 * (lane % 4);")
+        found = access("column")
+        if found.paired:
+            out.line(f"{to}[{q}] = {found.vector('&' + element('column'), 2)};")
+            return
+        with out.unrolled("e", 2) as e:
+            place = f"column + {e}"
+            out.line(f"{to}[{q}][{e}] = {access(place).asked(element(place), f'{stored_type(found.tile.dtype)}{{}}')};")
 
 
 @dataclass(slots=True)
@@ -111,23 +129,11 @@ class ReadText:
         self._load_pairs(name, fragments)
 
     def _load_pairs(self, to: str, fragments: int) -> None:
-        """Two neighbours in a row each."""
-        out, access = self.out, self._access()
-        with out.unrolled("j", fragments) as j:
-            out.line(f"const int column = {COLUMN_TILE} * {j} + 2 * (lane % 4);")
-            if access.paired:
-                at = f"&{self._inner()}"
-                text = f"load_inside<2>({at}, {access.inside})" if access.inside else f"load<2>({at})"
-                out.line(f"{to}[{j}] = {text};")
-                return
-            with out.unrolled("e", 2) as e:
-                none = f"{stored_type(access.tile.dtype)}{{}}"
-                out.line(f"{to}[{j}][{e}] = {self._one('{}', none, f'column + {e}')};")
+        load_pairs(self.out, to, ("j", fragments), lambda j: f"{COLUMN_TILE} * {j}", self._access, self._inner)
 
-    def _one(self, said: str, none: str, column: str = "column") -> str:
+    def _one(self, said: str, none: str) -> str:
         """One element, `none` where there is none."""
-        text, inside = said.format(self._inner(column)), self._access(column).inside
-        return f"{inside} ? {text} : {none}" if inside else text
+        return self._access().asked(said.format(self._inner()), none)
 
     def _load_words(self, subtiles: int) -> None:
         """16 bytes of a row: of one fragment of four that lie side by side."""

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 
 from mirage_nb.codegen.operators import CUDA, number
 from mirage_nb.codegen.roles.access import ROW, TOGETHER, Access, Part, loaded
-from mirage_nb.codegen.roles.reads import each_row
+from mirage_nb.codegen.roles.reads import each_row, load_pairs
 from mirage_nb.codegen.texel_product import run_of, thread_text
 from mirage_nb.codegen.writer import Writer, c_index, c_type, stored_type
 from mirage_nb.ir import DType
@@ -94,23 +94,21 @@ class ValueText:
 
     def _kept(self, read: Read, j: str) -> None:
         """The elements of a lane's columns, for all of its rows."""
-        out, access = self.out, self._access(read.source, read.at)
-        out.line(f"Vec<{stored_type(access.tile.dtype)}, 2> c_{read.name}[{self.group}];")
-        with out.unrolled("q", self.group) as q:
-            out.line(f"const int column = {self._column(j, q)};")
-            if access.paired:
-                out.line(f"c_{read.name}[{q}] = {self._vector_text(access, 2)};")
-                return
-            with out.unrolled("e", 2) as e:
-                element = self._access(read.source, read.at, f"column + {e}")
-                out.line(f"c_{read.name}[{q}][{e}] = {loaded(element, as_stored=True)};")
+        tile, to = self.program.tile(read.source), f"c_{read.name}"
+        access = partial(self._access, read.source, read.at)
+        self.out.line(f"Vec<{stored_type(tile.dtype)}, 2> {to}[{self.group}];")
+        load_pairs(
+            self.out, to, ("q", self.group), partial(self._fragment, j), access,
+            lambda column: f"{tile.name}[{access(column).offset}]",
+        )  # fmt: skip
 
     def _row(self, i: str, h: str, r: str) -> str:
         base = f"{HEIGHT} * {i} + " if self.rows > HEIGHT else ""
         return f"{base}16 * (warp % 4) + {r} + 8 * {h}"
 
-    def _column(self, j: str, q: str) -> str:
-        return f"{COLUMN_TILE * self.group} * {j} + {COLUMN_TILE} * {q} + 2 * (lane % 4)"
+    def _fragment(self, j: str, q: str) -> str:
+        """Where a fragment begins."""
+        return f"{COLUMN_TILE * self.group} * {j} + {COLUMN_TILE} * {q}"
 
     def _group(self, i: str, h: str, j: str) -> None:
         """Fragments side by side."""
@@ -137,7 +135,7 @@ class ValueText:
         narrow |= any(not (r in matrices and moved[r].wide) for r in here)
         with out.unrolled("q", self.group) as q:
             if narrow:
-                out.line(f"const int column = {self._column(j, q)};")
+                out.line(f"const int column = {self._fragment(j, q)} + 2 * (lane % 4);")
             for read in self.reads:
                 if self._is_kept(read):
                     out.line(f"const auto {read.name} = to_floats(c_{read.name}[{q}]);")
@@ -212,15 +210,12 @@ class ValueText:
         """A value of so many neighbouring columns, which may be one vector in memory."""
         out, access = self.out, self._access(read.source, read.at)
         if vector:
-            out.line(f"const auto {read.name} = to_floats({self._vector_text(access, length)});")
+            text = access.vector(f"{access.tile.name} + {access.offset}", length)
+            out.line(f"const auto {read.name} = to_floats({text});")
             return
         out.line(f"float {read.name}[{length}];")
         with out.unrolled("e", length) as e:
             out.line(f"{read.name}[{e}] = {loaded(self._access(read.source, read.at, f'column + {e}'))};")
-
-    def _vector_text(self, access: Access, length: int) -> str:
-        at = f"{access.tile.name} + {access.offset}"
-        return f"load_inside<{length}>({at}, {access.inside})" if access.inside else f"load<{length}>({at})"
 
     def _store_pair(self, store: Store) -> None:
         out, access = self.out, self._access(store.target, store.at)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial, reduce
 
-from mirage_nb.ir import OPS, DimAttrs, KernelGraph, Op, OpKind, SliceAttrs, Trait
+from mirage_nb.ir import JOINED, OPS, DimAttrs, KernelGraph, Op, OpKind, SliceAttrs, Trait
 from mirage_nb.ir.rewrite import Rewrite, saying
 
 SHORT = 4
@@ -21,8 +21,8 @@ OPERATORS = 8
 """Operators that are written out, at most, for each of them."""
 FEWER = 32
 """Times as many elements as what they are computed of pairs have, at least."""
-TOGETHER = {OpKind.SUM: OpKind.ADD, OpKind.MAX: OpKind.MAXIMUM, OpKind.MATMUL: OpKind.ADD}
-"""What makes a fold of two parts one of both."""
+TOGETHER = {**JOINED, OpKind.MATMUL: OpKind.ADD}
+"""What makes one of two parts of a fold, or of a product."""
 
 
 def folds(program: KernelGraph, short: int = SHORT, fewer: int = FEWER) -> dict[int, tuple[int, ...]]:
